@@ -54,7 +54,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 26] = [
+const STAGES: [Stage; 27] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -171,6 +171,12 @@ const STAGES: [Stage; 26] = [
         what: "bits of its files are flipped while it delivers",
         lane: Lane::Server,
         work: Work::Proof(&proofs::DAMAGE),
+    },
+    Stage {
+        name: "signatures",
+        what: "verifiers that others wrote, in Python and on Node, take the signatures of its deliveries",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::SIGNATURES),
     },
     Stage {
         name: "stores",

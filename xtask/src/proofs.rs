@@ -100,6 +100,51 @@ const AXE: Need = Need {
     install: |package| install_from_python(package, &axe()),
 };
 
+const PYTHON: Need = Need {
+    package: "python3",
+    is_there: || answers("python3", "--version"),
+    install: crate::install,
+};
+const NODE: Need = Need {
+    package: "nodejs",
+    is_there: || answers("node", "--version"),
+    install: crate::install,
+};
+const NPM: Need = Need {
+    package: "npm",
+    is_there: || answers("npm", "--version"),
+    install: crate::install,
+};
+/// Verifiers of Standard Webhooks that others wrote, in Python.
+const STANDARD_WEBHOOKS_PYTHON: Need = Need {
+    package: "standardwebhooks==1.1.0 \
+              --hash=sha256:9a88d48a1f198be61517fc7ad328cf58ba02b73f0fbd8941d4213e9c0b6c2a61",
+    is_there: || in_python().join("standardwebhooks/__init__.py").exists(),
+    install: |package| install_from_python(package, &in_python()),
+};
+/// The same in JavaScript; which files exactly, the lock beside the proof says.
+const STANDARD_WEBHOOKS_NODE: Need = Need {
+    package: "standardwebhooks-for-node",
+    is_there: || {
+        let modules = in_node().join("node_modules");
+        modules.join("standardwebhooks/package.json").exists()
+    },
+    install: |_| {
+        install_from_node(
+            "crates/countwheel-server/tests/proofs/signatures",
+            &in_node(),
+        )
+    },
+};
+
+fn in_python() -> PathBuf {
+    crate::target().join("standardwebhooks-python")
+}
+
+fn in_node() -> PathBuf {
+    crate::target().join("standardwebhooks-node")
+}
+
 /// Where axe-core is put, and where the proof looks for it.
 fn axe() -> PathBuf {
     crate::target().join("axe")
@@ -240,6 +285,19 @@ pub(crate) fn postgres(version: &str) -> ExitCode {
 pub(crate) const PAGES: Proof = Proof {
     name: "pages",
     needs: &[CHROMIUM, CHROMEDRIVER, AXE],
+    mounts: false,
+    limit_seconds: 120,
+};
+
+pub(crate) const SIGNATURES: Proof = Proof {
+    name: "signatures",
+    needs: &[
+        PYTHON,
+        NODE,
+        NPM,
+        STANDARD_WEBHOOKS_PYTHON,
+        STANDARD_WEBHOOKS_NODE,
+    ],
     mounts: false,
     limit_seconds: 120,
 };
@@ -426,6 +484,24 @@ fn install_from_python(package: &str, into: &Path) -> bool {
     };
     // Debian's own, behind whatever else is first on the path.
     pip("python3") || (crate::install("python3-pip") && pip("/usr/bin/python3"))
+}
+
+/// Whether the packages of Node that a directory locks could be put into another. No script of theirs runs.
+fn install_from_node(locked: &str, into: &Path) -> bool {
+    let copied = ["package.json", "package-lock.json"].iter().all(|file| {
+        let from = crate::root().join(locked).join(file);
+        std::fs::create_dir_all(into).is_ok() && std::fs::copy(from, into.join(file)).is_ok()
+    });
+    let mut npm = Command::new("npm");
+    npm.args([
+        "ci",
+        "--ignore-scripts",
+        "--no-audit",
+        "--no-fund",
+        "--silent",
+    ]);
+    npm.args(["--fetch-retries=1", "--prefix"]).arg(into);
+    copied && npm.status().is_ok_and(|status| status.success())
 }
 
 fn is_root() -> bool {

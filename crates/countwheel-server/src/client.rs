@@ -8,8 +8,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use countwheel_durable::{
-    DrainMode, Due, PolicyError, Precondition, Recurrence, RetryPolicy, Schedule, SetOptions,
-    StateKind, check_policy,
+    DrainMode, Due, PolicyError, Precondition, Recurrence, RetryPolicy, Revision, Schedule,
+    SetOptions, StateKind, check_policy,
 };
 use countwheel_time::{By, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
@@ -428,6 +428,100 @@ impl Client {
         answer.await.map(|_: Answer<IgnoredAny>| ())
     }
 
+    /// Makes an endpoint of its JSON, as the API takes it, or puts another in its place.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn put_endpoint(
+        &self,
+        name: &str,
+        json: String,
+        precondition: Precondition,
+    ) -> Result<Answer<EndpointShown>, ClientError> {
+        let path = endpoint_path(name);
+        self.send_text(Method::PUT, &path, Some(json), precondition)
+            .await
+    }
+
+    /// Asks for one endpoint.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn endpoint(&self, name: &str) -> Result<Answer<EndpointShown>, ClientError> {
+        let path = endpoint_path(name);
+        self.send(Method::GET, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Asks for one page of the endpoints, in the order of their names.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn endpoints(
+        &self,
+        after: Option<&str>,
+    ) -> Result<Answer<EndpointPage>, ClientError> {
+        let mut path = "/v1/endpoints?limit=1000".to_owned();
+        if let Some(after) = after {
+            path.push_str(&format!("&after={}", escape(after)));
+        }
+        self.send(Method::GET, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Removes an endpoint that nothing names, if it has this revision.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn remove_endpoint(
+        &self,
+        name: &str,
+        revision: Option<u64>,
+    ) -> Result<Answer<Value>, ClientError> {
+        let path = endpoint_path(name);
+        self.send(Method::DELETE, &path, None, of_revision(revision))
+            .await
+    }
+
+    /// Gives a queue settings, of their JSON as the API takes it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn put_queue(
+        &self,
+        queue: &str,
+        json: String,
+        precondition: Precondition,
+    ) -> Result<Answer<QueueShown>, ClientError> {
+        let path = queue_path(Some(queue), "");
+        self.send_text(Method::PUT, &path, Some(json), precondition)
+            .await
+    }
+
+    /// Asks for the settings of a queue, and how many timers it has.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn queue(&self, queue: &str) -> Result<Answer<QueueShown>, ClientError> {
+        let path = queue_path(Some(queue), "");
+        self.send(Method::GET, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Removes the settings of a queue without timers, if they have this revision.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn remove_queue(
+        &self,
+        queue: &str,
+        revision: Option<u64>,
+    ) -> Result<Answer<Value>, ClientError> {
+        let path = queue_path(Some(queue), "");
+        self.send(Method::DELETE, &path, None, of_revision(revision))
+            .await
+    }
+
     async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -553,17 +647,17 @@ pub struct NewTarget {
 
 impl NewTarget {
     fn to_json(&self) -> Value {
-        target_json(&self.url, &self.method, &self.headers, self.timeout)
+        let place = json!({ "url": self.url });
+        target_json(place, &self.method, &self.headers, self.timeout)
     }
 }
 
 fn target_json(
-    url: &str,
+    mut target: Value,
     method: &Method,
     headers: &BTreeMap<String, String>,
     timeout: Option<Duration>,
 ) -> Value {
-    let mut target = json!({ "url": url });
     if method != Method::POST {
         target["method"] = json!(method.as_str());
     }
@@ -584,8 +678,10 @@ pub struct NewTimer {
     pub due: Due,
     /// When it comes again, and what becomes of it if it is missed.
     pub options: SetOptions,
-    /// Where it is delivered: `http` or `https`.
+    /// Where it is delivered: `http` or `https`; empty for an endpoint.
     pub url: String,
+    /// The endpoint that it is delivered to, with what follows the endpoint's URL, if it names one.
+    pub endpoint: Option<(String, String)>,
     /// By which method.
     pub method: Method,
     /// Sent with each delivery.
@@ -602,7 +698,12 @@ pub struct NewTimer {
 
 impl NewTimer {
     fn to_json(&self) -> String {
-        let target = target_json(&self.url, &self.method, &self.headers, self.timeout);
+        let place = match &self.endpoint {
+            None => json!({ "url": self.url }),
+            Some((endpoint, path)) if path.is_empty() => json!({ "endpoint": endpoint }),
+            Some((endpoint, path)) => json!({ "endpoint": endpoint, "path": path }),
+        };
+        let target = target_json(place, &self.method, &self.headers, self.timeout);
         let mut timer = json!({ "target": target });
         put_schedule(&mut timer, self.due, self.options.recurrence.as_deref());
         if let Some(missed) = recurrence::show_missed(self.options.missed) {
@@ -778,11 +879,91 @@ pub struct Timer {
     pub dead_reason: Option<String>,
 }
 
+/// An endpoint, without what is secret.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct EndpointShown {
+    /// Its name.
+    pub endpoint: String,
+    /// Its revision.
+    pub revision: u64,
+    /// Where it is.
+    pub url: String,
+    /// Sent with each delivery.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// How long one attempt may take.
+    #[serde(default)]
+    pub timeout: Option<String>,
+    /// What signs deliveries.
+    #[serde(default)]
+    pub secrets: Vec<SecretShown>,
+    /// Whether no attempt starts.
+    #[serde(default)]
+    pub disabled: bool,
+    /// Why nothing is delivered there, if a secret cannot be opened.
+    #[serde(default)]
+    pub fault: Option<String>,
+}
+
+/// A secret of an endpoint, without what is secret of it.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct SecretShown {
+    /// Its id.
+    pub id: String,
+    /// When it was given, as RFC 3339.
+    pub created: String,
+}
+
+/// A page of endpoints.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct EndpointPage {
+    /// Those on the page.
+    pub endpoints: Vec<EndpointShown>,
+    /// Where the next page begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// The settings of a queue, and how many timers it has.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct QueueShown {
+    /// Its name.
+    pub queue: String,
+    /// How many wait.
+    pub pending: u64,
+    /// How many are delivered.
+    pub delivering: u64,
+    /// How many are done.
+    pub done: u64,
+    /// How many are dead.
+    pub dead: u64,
+    /// The revision of its settings, if it has some.
+    pub revision: Option<u64>,
+    /// Where its timers go that name no place.
+    #[serde(default)]
+    pub endpoint: Option<String>,
+    /// How long one attempt may take.
+    #[serde(default)]
+    pub timeout: Option<String>,
+    /// How many attempts may run at a time.
+    #[serde(default)]
+    pub concurrency: Option<u32>,
+    /// How many bytes the body of a timer may have.
+    #[serde(default)]
+    pub payload_limit: Option<u64>,
+}
+
 /// Where a timer is delivered.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct TimerTarget {
-    /// The URL.
+    /// The URL; empty if it is delivered to an endpoint.
+    #[serde(default)]
     pub url: String,
+    /// The endpoint, if it names one.
+    #[serde(default)]
+    pub endpoint: Option<String>,
+    /// What follows the URL of the endpoint.
+    #[serde(default)]
+    pub path: Option<String>,
     /// Sent with each delivery.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
@@ -1175,6 +1356,18 @@ fn suggestion(text: &str) -> String {
     }
 }
 
+/// The path of an endpoint.
+fn endpoint_path(name: &str) -> String {
+    format!("/v1/endpoints/{}", escape(name))
+}
+
+/// Only of this revision, if there is one.
+fn of_revision(revision: Option<u64>) -> Precondition {
+    revision.map_or(Precondition::None, |revision| {
+        Precondition::Revision(Revision(revision))
+    })
+}
+
 fn queue_path(queue: Option<&str>, verb: &str) -> String {
     match queue {
         None => format!("/v1/queues{verb}"),
@@ -1348,6 +1541,7 @@ mod tests {
     #[test]
     fn a_set_is_written_as_the_contract_says() {
         let timer = NewTimer {
+            endpoint: None,
             method: Method::POST,
             due: Due::In(Duration::from_secs(1800)),
             options: SetOptions::default(),

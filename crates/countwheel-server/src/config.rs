@@ -27,6 +27,7 @@ use crate::cli;
 use crate::flow::Flow;
 use crate::guard::{AllowedTarget, Targets};
 use crate::places::Limits;
+use crate::resources::sealed::Vault;
 use crate::scrub::Pace;
 use crate::server::StartError;
 use crate::shown::Showing;
@@ -129,6 +130,10 @@ pub struct Serve {
     /// What is kept of the answers of targets, of the last 4 attempts of each timer
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub keep_answers: KeepAnswers,
+    /// A file with the keys that secrets of endpoints are sealed with: 32 bytes in base64 or hex, one key a line.
+    /// The first seals, and all open
+    #[arg(long, value_name = "FILE")]
+    pub secret_key_file: Option<PathBuf>,
     /// What callers may take
     #[command(flatten)]
     pub front: Front,
@@ -696,6 +701,23 @@ impl Serve {
         needed(token, self.listen, how, self.token_file.as_deref())
     }
 
+    /// What seals secrets. Where no other machine asks for what is stored, they may be stored as they are.
+    ///
+    /// # Errors
+    /// If the file of keys cannot be used, or other users may read it and other machines reach the service.
+    pub(crate) fn vault(&self) -> Result<Vault, StartError> {
+        let here = self.listen.ip().is_loopback();
+        let Some(file) = &self.secret_key_file else {
+            return Ok(Vault::without_key(here));
+        };
+        let vault = Vault::of_file(file)?;
+        if !here && is_read_by_others(file) {
+            let path = file.clone();
+            return Err(StartError::KeysForAll { path });
+        }
+        Ok(vault)
+    }
+
     /// How the data directory is laid out.
     #[must_use]
     pub fn disk(&self) -> DiskOptions {
@@ -740,6 +762,12 @@ impl Serve {
     }
 }
 
+/// Whether every user of the machine may read a file.
+fn is_read_by_others(file: &Path) -> bool {
+    let found = file.metadata();
+    found.is_ok_and(|found| found.mode() & READ_BY_OTHERS != 0)
+}
+
 /// Where other machines reach the service there has to be a token, and none that they find.
 fn needed(
     token: Option<Token>,
@@ -757,10 +785,7 @@ fn needed(
     if bits < TOKEN_BITS {
         return Err(StartError::WeakToken { listen, bits });
     }
-    if let Some(path) = file
-        && let Ok(found) = path.metadata()
-        && found.mode() & READ_BY_OTHERS != 0
-    {
+    if let Some(path) = file.filter(|path| is_read_by_others(path)) {
         let path = path.to_owned();
         return Err(StartError::TokenForAll { listen, path });
     }

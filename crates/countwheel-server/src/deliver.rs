@@ -14,7 +14,6 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use rustls::ClientConfig;
 use tokio::runtime::Handle;
 
 use crate::answered::{Answered, KeepAnswers, Times};
@@ -23,6 +22,11 @@ use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
+use crate::resources::Catalogue;
+use crate::resources::endpoint::{Means, Trust};
+use crate::resources::route::{Held, Route};
+use crate::resources::sealed::Vault;
+use crate::resources::signature::{self, SigningKey};
 use crate::roots;
 use crate::time::{format_duration, format_time};
 
@@ -30,6 +34,8 @@ use crate::time::{format_duration, format_time};
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How often an attempt whose lease is over looks whether it goes on.
 const LEASE_LOOK: Duration = Duration::from_millis(50);
+/// How long an attempt waits at the least whose endpoint is not there or is disabled.
+const HELD_FOR: Duration = Duration::from_secs(60);
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -38,7 +44,8 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// Delivers timers over HTTP. Follows no redirect, uses no proxy, keeps connections.
+/// Delivers timers over HTTP. Follows no redirect, uses no proxy, keeps connections. One handler is for the timers
+/// of one store, whose settings say where endpoints are.
 #[derive(Clone, Debug)]
 pub struct HttpHandler {
     runtime: Handle,
@@ -52,6 +59,7 @@ struct Sender {
     clock: Arc<dyn Clock>,
     failures: Arc<Failures>,
     keep: KeepAnswers,
+    catalogue: Arc<Catalogue>,
 }
 
 impl HttpHandler {
@@ -59,7 +67,9 @@ impl HttpHandler {
     /// `Retry-After` is. It trusts the authorities of the public Internet.
     #[must_use]
     pub fn new(runtime: Handle, targets: Targets, clock: Arc<dyn Clock>) -> Self {
-        Self::with(runtime, targets, clock, 64, 512, roots::public())
+        let (vault, own) = (Vault::without_key(true), Arc::new(roots::of_program()));
+        let catalogue = Catalogue::new(vault, own, Arc::clone(&clock));
+        Self::with(runtime, targets, clock, 64, 512, Arc::new(catalogue))
     }
 
     /// The same, with so many lookups of names at a time. Unless files are ample, it keeps no
@@ -71,9 +81,10 @@ impl HttpHandler {
         clock: Arc<dyn Clock>,
         lookups: usize,
         kept: usize,
-        tls: ClientConfig,
+        catalogue: Arc<Catalogue>,
     ) -> Self {
         let resolver = Resolver::new(targets.clone(), lookups);
+        let tls = roots::trusting(Arc::clone(catalogue.roots()));
         let pool = Pool::new(resolver, tls, kept, Arc::clone(&clock));
         Self {
             runtime,
@@ -83,6 +94,7 @@ impl HttpHandler {
                 clock,
                 failures: Arc::default(),
                 keep: KeepAnswers::default(),
+                catalogue,
             },
         }
     }
@@ -176,7 +188,10 @@ impl Sender {
         let detail = &outcome.detail;
         tracing::debug!(%timer, %id, attempt = number, %detail, %reason, "attempted");
         let Some(target) = target else {
-            tracing::warn!(%timer, %id, %detail, "not delivered");
+            // Where the endpoint is not there, its timers wait, and there may be many of them.
+            if outcome.verdict == Verdict::Stopped {
+                tracing::warn!(%timer, %id, %detail, "not delivered");
+            }
             return;
         };
         if outcome.verdict == Verdict::Done {
@@ -202,9 +217,16 @@ impl Sender {
         let Ok(job) = Job::decode(&delivery.attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
-        let timeout = job.timeout;
+        let route = match self.route(&delivery.attempt, &job).await {
+            Ok(route) => route,
+            Err(Held { detail, .. }) => {
+                let retry_after = Some(HELD_FOR);
+                return Ok(Outcome::new(Verdict::Failed { retry_after }, detail));
+            }
+        };
+        let (timeout, means) = (route.timeout, route.means.clone());
         let ends = tokio::time::Instant::now() + timeout;
-        let Some((url, request)) = request(&delivery.attempt, job) else {
+        let Some((url, request, signing)) = request(&delivery.attempt, job, route) else {
             return stopped("the stored request cannot be made");
         };
         delivery.target = url.authority().cloned();
@@ -212,7 +234,9 @@ impl Sender {
         self.targets
             .check(&url)
             .map_err(|refused| describe(&refused))?;
-        match tokio::time::timeout_at(ends, self.exchange(&url, request, delivery)).await {
+        let trust = means.and_then(|means| means.trust);
+        let exchange = self.exchange(&url, request, trust.as_ref(), signing.as_ref(), delivery);
+        match tokio::time::timeout_at(ends, exchange).await {
             Ok(answered) => {
                 let (outcome, mut answered, body, connection) = answered?;
                 // The status has decided. The rest is read so that the beginning can be kept and the
@@ -236,15 +260,32 @@ impl Sender {
         }
     }
 
+    /// The way of an attempt, also to what another node has put a moment ago.
+    async fn route(&self, attempt: &Attempt, job: &Job) -> Result<Route, Held> {
+        let queue = &attempt.name.queue;
+        let timers = attempt.timers().ok();
+        let known = timers.as_ref().and_then(|it| self.catalogue.current(it));
+        let known = known.unwrap_or_else(|| self.catalogue.known());
+        match (known.route(queue, job), timers) {
+            (Err(held), Some(timers)) if held.is_unknown => {
+                let known = self.catalogue.look_at_store(timers).await;
+                known.route(queue, job)
+            }
+            (route, _) => route,
+        }
+    }
+
     /// Sends the request, and judges by the status of the answer.
     async fn exchange(
         &self,
         url: &Uri,
         mut request: Request<Full<Bytes>>,
+        trust: Option<&Trust>,
+        signing: Option<&Signing>,
         delivery: &mut Delivery,
     ) -> Result<(Outcome, Answered, Incoming, Connection), NoAnswer> {
         let (answer, connection, sent) = loop {
-            let connection = self.pool.take(url).await;
+            let connection = self.pool.take(url, trust).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
             // The lease of this node may have ended since: nothing leaves unless it goes on. Of that the
             // target knows nothing.
@@ -259,6 +300,9 @@ impl Sender {
             let late = delivery.sends(sent);
             let headers = request.headers_mut();
             headers.insert("webhook-timestamp", wall.as_secs().into());
+            if let Some(signature) = signing.and_then(|signing| signing.at(wall.as_secs())) {
+                headers.insert("webhook-signature", signature);
+            }
             let late_us = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
             headers.insert("timer-late-us", late_us.into());
             match connection.send(request).await {
@@ -315,16 +359,46 @@ fn failed(detail: String) -> Outcome {
     Outcome::new(Verdict::Failed { retry_after: None }, detail)
 }
 
+/// What signs the request of one attempt, if its endpoint has secrets.
+struct Signing {
+    keys: Arc<[SigningKey]>,
+    id: String,
+    body: Bytes,
+}
+
+impl Signing {
+    fn of(means: Option<Means>, id: &str, body: &Bytes) -> Option<Self> {
+        let keys = means.map(|means| means.keys)?;
+        (!keys.is_empty()).then(|| Self {
+            keys,
+            id: id.to_owned(),
+            body: body.clone(),
+        })
+    }
+
+    /// The signatures of a request that is sent at this time.
+    fn at(&self, timestamp: u64) -> Option<HeaderValue> {
+        let signatures = signature::header(&self.keys, &self.id, timestamp, &self.body);
+        signatures.try_into().ok()
+    }
+}
+
 /// The request of one attempt, and to where, but for the headers that say when it was sent. `None` if
 /// the job holds what was never accepted.
-fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
-    let url = check_url(&job.url).ok()?;
+fn request(
+    attempt: &Attempt,
+    job: Job,
+    route: Route,
+) -> Option<(Uri, Request<Full<Bytes>>, Option<Signing>)> {
+    let url = check_url(&route.url).ok()?;
     let key = utf8_percent_encode(attempt.name.key.as_str(), ENCODED);
     // Each run of a recurring timer is another delivery to those who remember what they had.
     let id = match attempt.run {
         None => attempt.id.to_string(),
         Some(run) => format!("{}-r{}", attempt.id, run.number),
     };
+    let body = Bytes::from(job.body);
+    let signing = Signing::of(route.means, &id, &body);
     let own = [
         ("webhook-id", id),
         ("timer-queue", attempt.name.queue.to_string()),
@@ -341,7 +415,7 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
     let mut request = Request::builder()
         .method(job.method)
         .uri(path)
-        .body(Full::new(Bytes::from(job.body)))
+        .body(Full::new(body))
         .ok()?;
     let is_empty = request.body().size_hint().exact() == Some(0);
     let headers = request.headers_mut();
@@ -352,7 +426,7 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
     headers.insert(header::USER_AGENT, HeaderValue::from_static(USER_AGENT));
-    for (name, value) in job.headers {
+    for (name, value) in route.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         headers.insert(name, value.try_into().ok()?);
     }
@@ -368,7 +442,7 @@ fn request(attempt: &Attempt, job: Job) -> Option<(Uri, Request<Full<Bytes>>)> {
     for (name, value) in own.into_iter().chain(run.into_iter().flatten()) {
         headers.insert(HeaderName::from_static(name), value.try_into().ok()?);
     }
-    Some((url, request))
+    Some((url, request, signing))
 }
 
 /// Whether a body has a meaning in requests of this method.
@@ -553,6 +627,7 @@ mod tests {
     use countwheel_time::SystemClock;
 
     use super::*;
+    use crate::job::To;
 
     /// A store whose lease is over when it is told so.
     struct Leased {
@@ -627,11 +702,11 @@ mod tests {
         let timers = Timers::open(store, ending, clock, Config::default()).expect("it opens");
         let job = Job {
             method: Method::POST,
-            url: format!("http://{address}/"),
+            to: To::Url(format!("http://{address}/")),
             headers: Vec::new(),
             content_type: None,
             body: Vec::new(),
-            timeout: Duration::from_secs(20),
+            timeout: Some(Duration::from_secs(20)),
         };
         timers
             .set("orders/a", Duration::ZERO, job.encode())

@@ -5,16 +5,34 @@ use std::time::Duration;
 use axum::http::Method;
 use serde::{Deserialize, Serialize};
 
+/// How long an attempt may take where nothing says it.
+pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
+
 /// One request to make. As it is stored, its first byte is the format's version.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Job {
     pub(crate) method: Method,
-    pub(crate) url: String,
+    pub(crate) to: To,
     /// In the order in which they were sent, names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) content_type: Option<String>,
     pub(crate) body: Vec<u8>,
-    pub(crate) timeout: Duration,
+    /// `None` leaves it to the endpoint; a URL has one with it.
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// Where a job goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum To {
+    /// To a URL of its own.
+    Url(String),
+    /// To an endpoint, as that is when the attempt starts.
+    Endpoint {
+        /// Which one; `None` for that of the queue.
+        name: Option<String>,
+        /// What follows the URL of the endpoint: a path, a query, both, or nothing.
+        path: String,
+    },
 }
 
 /// A payload that no version of this program wrote.
@@ -26,6 +44,8 @@ pub(crate) struct NotAJob;
 const VERSION: u8 = 1;
 /// The method stands before what version 1 has: earlier programs read nothing that they would send by another.
 const WITH_METHOD: u8 = 2;
+/// A request to an endpoint: earlier programs know none.
+const TO_ENDPOINT: u8 = 3;
 
 /// What version 1 has, borrowed to be written.
 #[derive(Serialize)]
@@ -35,6 +55,29 @@ struct Written<'a> {
     content_type: Option<&'a str>,
     body: &'a [u8],
     timeout: Duration,
+}
+
+/// What version 3 has.
+#[derive(Serialize)]
+struct WrittenToEndpoint<'a> {
+    method: &'a str,
+    endpoint: Option<&'a str>,
+    path: &'a str,
+    headers: &'a [(String, String)],
+    content_type: Option<&'a str>,
+    body: &'a [u8],
+    timeout: Option<Duration>,
+}
+
+#[derive(Deserialize)]
+struct ReadToEndpoint {
+    method: String,
+    endpoint: Option<String>,
+    path: String,
+    headers: Vec<(String, String)>,
+    content_type: Option<String>,
+    body: Vec<u8>,
+    timeout: Option<Duration>,
 }
 
 #[derive(Deserialize)]
@@ -48,30 +91,65 @@ struct Read {
 
 impl Job {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let written = Written {
-            url: &self.url,
-            headers: &self.headers,
-            content_type: self.content_type.as_deref(),
-            body: &self.body,
-            timeout: self.timeout,
-        };
+        let (content_type, body) = (self.content_type.as_deref(), &*self.body);
         // Growing a vector is the only way in which this could fail, and it does not.
-        if self.method == Method::POST {
-            postcard::to_extend(&written, vec![VERSION]).unwrap_or_default()
-        } else {
-            let method = self.method.as_str();
-            postcard::to_extend(&(method, written), vec![WITH_METHOD]).unwrap_or_default()
-        }
+        let encoded = match &self.to {
+            To::Endpoint { name, path } => {
+                let written = WrittenToEndpoint {
+                    method: self.method.as_str(),
+                    endpoint: name.as_deref(),
+                    path,
+                    headers: &self.headers,
+                    content_type,
+                    body,
+                    timeout: self.timeout,
+                };
+                postcard::to_extend(&written, vec![TO_ENDPOINT])
+            }
+            To::Url(url) => {
+                let written = Written {
+                    url,
+                    headers: &self.headers,
+                    content_type,
+                    body,
+                    timeout: self.timeout.unwrap_or(TIMEOUT_DEFAULT),
+                };
+                if self.method == Method::POST {
+                    postcard::to_extend(&written, vec![VERSION])
+                } else {
+                    let method = self.method.as_str();
+                    postcard::to_extend(&(method, written), vec![WITH_METHOD])
+                }
+            }
+        };
+        encoded.unwrap_or_default()
     }
 
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, NotAJob> {
         let (version, encoded) = payload.split_first().ok_or(NotAJob)?;
+        let method_of = |text: &str| text.parse().map_err(|_| NotAJob);
         let (method, rest) = match *version {
             VERSION => (Method::POST, encoded),
             WITH_METHOD => {
                 let (method, rest) =
                     postcard::take_from_bytes::<&str>(encoded).map_err(|_| NotAJob)?;
-                (method.parse().map_err(|_| NotAJob)?, rest)
+                (method_of(method)?, rest)
+            }
+            TO_ENDPOINT => {
+                let Ok((read, [])) = postcard::take_from_bytes::<ReadToEndpoint>(encoded) else {
+                    return Err(NotAJob);
+                };
+                return Ok(Self {
+                    method: method_of(&read.method)?,
+                    to: To::Endpoint {
+                        name: read.endpoint,
+                        path: read.path,
+                    },
+                    headers: read.headers,
+                    content_type: read.content_type,
+                    body: read.body,
+                    timeout: read.timeout,
+                });
             }
             _ => return Err(NotAJob),
         };
@@ -80,12 +158,19 @@ impl Job {
         };
         Ok(Self {
             method,
-            url: read.url,
+            to: To::Url(read.url),
             headers: read.headers,
             content_type: read.content_type,
             body: read.body,
-            timeout: read.timeout,
+            timeout: Some(read.timeout),
         })
+    }
+
+    /// The endpoint that a payload names, without a look at the rest of it.
+    pub(crate) fn endpoint_of(payload: &[u8]) -> Option<String> {
+        let encoded = payload.strip_prefix(&[TO_ENDPOINT])?;
+        let read = postcard::take_from_bytes::<(&str, Option<String>)>(encoded);
+        read.ok()?.0.1
     }
 }
 
@@ -97,18 +182,36 @@ mod tests {
     fn a_job_survives_storage_and_anything_else_is_refused() {
         let post = Job {
             method: Method::POST,
-            url: "https://example.com/hook".to_owned(),
+            to: To::Url("https://example.com/hook".to_owned()),
             headers: vec![("x-shop".to_owned(), "7".to_owned())],
             content_type: None,
             body: b"{\"order\":42}".to_vec(),
-            timeout: Duration::from_millis(1_500),
+            timeout: Some(Duration::from_millis(1_500)),
         };
         let put = Job {
             method: Method::PUT,
             body: vec![0, 0xff],
             ..post.clone()
         };
-        for job in [post, put] {
+        let to_endpoint = Job {
+            to: To::Endpoint {
+                name: Some("shop".to_owned()),
+                path: "/orders/7?x=1".to_owned(),
+            },
+            timeout: None,
+            ..put.clone()
+        };
+        let to_any = Job {
+            to: To::Endpoint {
+                name: None,
+                path: String::new(),
+            },
+            ..post.clone()
+        };
+        let named = |job: &Job| Job::endpoint_of(&job.encode());
+        assert_eq!(named(&to_endpoint).as_deref(), Some("shop"));
+        assert_eq!((named(&to_any), named(&post)), (None, None));
+        for job in [post, put, to_endpoint, to_any] {
             let encoded = job.encode();
             assert_eq!(Job::decode(&encoded), Ok(job));
             for cut in 0..encoded.len() {
@@ -118,7 +221,7 @@ mod tests {
             longer.push(0);
             assert_eq!(Job::decode(&longer), Err(NotAJob));
             let mut later = encoded;
-            later[0] = 3;
+            later[0] = 4;
             assert_eq!(Job::decode(&later), Err(NotAJob));
         }
     }
@@ -128,10 +231,28 @@ mod tests {
     fn a_job_of_version_1_is_a_post_and_stays_what_it_was() {
         let stored = b"\x01\x09http://x/\x01\x01a\x01b\x01\x01t\x02{}\x0f\x00";
         let job = Job::decode(stored).unwrap();
-        assert_eq!((job.method.as_str(), &*job.url), ("POST", "http://x/"));
+        let to = To::Url("http://x/".to_owned());
+        assert_eq!((job.method.as_str(), &job.to), ("POST", &to));
         assert_eq!(
             (&*job.body, job.timeout),
-            (&b"{}"[..], Duration::from_secs(15))
+            (&b"{}"[..], Some(TIMEOUT_DEFAULT))
+        );
+        assert_eq!(job.encode(), stored);
+    }
+
+    /// As the first program wrote it that knew endpoints.
+    #[test]
+    fn a_job_of_version_3_stays_what_it_was() {
+        let stored = b"\x03\x03PUT\x01\x04shop\x02/a\x01\x01a\x01b\x01\x01t\x02{}\x01\x0f\x00";
+        let job = Job::decode(stored).unwrap();
+        let to = To::Endpoint {
+            name: Some("shop".to_owned()),
+            path: "/a".to_owned(),
+        };
+        assert_eq!((&job.method, &job.to), (&Method::PUT, &to));
+        assert_eq!(
+            (&*job.body, job.timeout),
+            (&b"{}"[..], Some(TIMEOUT_DEFAULT))
         );
         assert_eq!(job.encode(), stored);
     }

@@ -31,6 +31,7 @@ mod nodes;
 mod places;
 mod pool;
 mod resolver;
+mod resources;
 mod roots;
 mod scrub;
 pub mod server;

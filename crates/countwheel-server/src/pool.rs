@@ -34,6 +34,7 @@ use tower_service::Service;
 use crate::answered::Times;
 use crate::guard::port_of_url;
 use crate::resolver::Resolver;
+use crate::resources::endpoint::Trust;
 
 /// How long an idle connection is kept for the next request.
 const IDLE: Duration = Duration::from_secs(30);
@@ -48,7 +49,8 @@ pub(crate) struct AnswerTooLong;
 type BoxError = Box<dyn Error + Send + Sync>;
 /// What sends requests on a connection, and how much of an answer may still be read.
 type Sending = (SendRequest<Full<Bytes>>, Arc<AtomicUsize>);
-type Target = (Scheme, Authority);
+/// A host, and by which number it is trusted: 0 for the service's own TLS.
+type Target = (Scheme, Authority, u64);
 
 /// How long the phases took of connections that were made.
 #[derive(Clone, Default, Debug)]
@@ -157,11 +159,17 @@ impl Pool {
         connector
     }
 
-    /// A connection to the host of `url`: one that idles, or else a new one.
-    pub(crate) async fn take(&self, url: &Uri) -> Result<Connection, BoxError> {
+    /// A connection to the host of `url`: one that idles, or else a new one. `trust` takes the place of the
+    /// service's own TLS.
+    pub(crate) async fn take(
+        &self,
+        url: &Uri,
+        trust: Option<&Trust>,
+    ) -> Result<Connection, BoxError> {
         let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);
         let authority = url.authority().cloned().ok_or("the URL has no host")?;
-        let target = (scheme, authority);
+        let trust = trust.filter(|_| scheme == Scheme::HTTPS);
+        let target = (scheme, authority, trust.map_or(0, |trust| trust.number));
         if let Some((sending, left)) = self.idle.take(&target) {
             return Ok(Connection {
                 sending,
@@ -179,7 +187,8 @@ impl Pool {
         };
         let has_tls = target.0 == Scheme::HTTPS;
         let began = self.clock.now();
-        let mut connector = HttpsConnector::from((timed, Arc::clone(&self.tls)));
+        let tls = trust.map_or(&self.tls, |trust| &trust.config);
+        let mut connector = HttpsConnector::from((timed, Arc::clone(tls)));
         let phases = Measured {
             phases: &self.phases,
             clock: &*self.clock,
@@ -479,7 +488,7 @@ mod tests {
 
     fn target(number: usize) -> Target {
         let authority = format!("target-{number}.example").parse();
-        (Scheme::HTTP, authority.expect("a host"))
+        (Scheme::HTTP, authority.expect("a host"), 0)
     }
 
     fn idle(most: usize) -> Arc<Idle> {

@@ -2,6 +2,7 @@
 //! system, and those that the operator names.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
@@ -20,12 +21,14 @@ pub(crate) fn public() -> ClientConfig {
     trusting(of_program())
 }
 
-fn of_program() -> RootCertStore {
+/// The authorities that come with the program.
+pub(crate) fn of_program() -> RootCertStore {
     let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
     RootCertStore { roots }
 }
 
-fn trusting(roots: RootCertStore) -> ClientConfig {
+/// Trusts these authorities.
+pub(crate) fn trusting(roots: impl Into<Arc<RootCertStore>>) -> ClientConfig {
     let config = ClientConfig::builder().with_root_certificates(roots);
     config.with_no_client_auth()
 }
@@ -35,8 +38,8 @@ pub(crate) fn with_system() -> ClientConfig {
     trusting(of_program_and_system())
 }
 
-/// Trusts those, the system's, and all in these files.
-pub(crate) fn with_system_and(files: &[PathBuf]) -> Result<ClientConfig, BadAuthorities> {
+/// Those, the system's, and all in these files.
+pub(crate) fn of_system_and(files: &[PathBuf]) -> Result<RootCertStore, BadAuthorities> {
     let mut roots = of_program_and_system();
     for file in files {
         for certificate in certificates(file)? {
@@ -44,7 +47,7 @@ pub(crate) fn with_system_and(files: &[PathBuf]) -> Result<ClientConfig, BadAuth
             added.map_err(|error| bad(file, error.to_string()))?;
         }
     }
-    Ok(trusting(roots))
+    Ok(roots)
 }
 
 fn of_program_and_system() -> RootCertStore {
@@ -85,7 +88,7 @@ mod tests {
         let refused = |name: &str, text: &str| {
             let file = directory.path().join(name);
             std::fs::write(&file, text).unwrap();
-            let error = with_system_and(std::slice::from_ref(&file))
+            let error = of_system_and(std::slice::from_ref(&file))
                 .unwrap_err()
                 .to_string();
             assert!(
@@ -99,8 +102,8 @@ mod tests {
         let begun = "-----BEGIN CERTIFICATE-----\nAAAA\n";
         refused("cut", begun);
         refused("other", &format!("{begun}-----END CERTIFICATE-----\n"));
-        let error = with_system_and(&[directory.path().join("missing")]).unwrap_err();
+        let error = of_system_and(&[directory.path().join("missing")]).unwrap_err();
         assert!(error.to_string().contains("No such file"), "{error}");
-        assert!(with_system_and(&[]).is_ok());
+        assert!(of_system_and(&[]).is_ok());
     }
 }

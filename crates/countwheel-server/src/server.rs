@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 
 use crate::VERSION;
 use crate::accept;
+use crate::api::endpoints::reseal;
 use crate::api::{App, Token, router};
 use crate::cluster::Cluster;
 use crate::cluster::certificate::Certificate;
@@ -40,6 +41,8 @@ use crate::guard::Targets;
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
+use crate::resources::Catalogue;
+use crate::resources::sealed::{BadKeys, Vault};
 use crate::roots::{self, BadAuthorities};
 use crate::scrub::{self, Pace};
 use crate::shutdown::{Cause, Signals};
@@ -48,6 +51,8 @@ use crate::shutdown::{Cause, Signals};
 const FILES_EVERY: Duration = Duration::from_secs(1);
 /// How often a database is looked at for what nobody asks about.
 const DATABASE_EVERY: Duration = Duration::from_secs(10);
+/// How often a node looks at what others have put.
+const SETTINGS_EVERY: Duration = Duration::from_millis(500);
 /// How long deliveries may take to end when `dev` stops: nobody misses them.
 const DEV_GRACE: Duration = Duration::from_secs(1);
 const STORE_FAILED: u8 = 3;
@@ -132,6 +137,18 @@ pub enum StartError {
     /// The authorities of a file cannot be trusted.
     #[error(transparent)]
     Authorities(#[from] BadAuthorities),
+    /// The file of keys for secrets cannot be used.
+    #[error(transparent)]
+    Keys(#[from] BadKeys),
+    /// The keys for secrets are in a file that other users may read.
+    #[error(
+        "every user of this machine may read {}, and other machines can reach the service: set its mode to \
+         0400", path.display()
+    )]
+    KeysForAll {
+        /// The file.
+        path: PathBuf,
+    },
     /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -238,6 +255,7 @@ impl StartError {
             Self::OpenToAll { .. }
                 | Self::WeakToken { .. }
                 | Self::TokenForAll { .. }
+                | Self::KeysForAll { .. }
                 | Self::OpenPeers { .. }
                 | Self::Ports { .. }
         )
@@ -250,6 +268,7 @@ impl StartError {
 /// [`StartError`] if it could not start.
 pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
     let token = args.token()?;
+    let vault = args.vault()?;
     let service = Service {
         place: match (&args.store, &args.data) {
             (Some(url), _) => {
@@ -267,6 +286,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
         },
         listen: args.listen,
         token,
+        vault,
         targets: args.targets(),
         ca_files: args.ca_file.clone(),
         keep_answers: args.keep_answers,
@@ -304,6 +324,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
         },
         listen: args.listen,
         token,
+        vault: Vault::without_key(args.listen.ip().is_loopback()),
         targets: args.targets(),
         ca_files: args.ca_file.clone(),
         keep_answers: args.keep_answers,
@@ -563,6 +584,8 @@ struct Service {
     place: Place,
     listen: SocketAddr,
     token: Option<Token>,
+    /// What seals secrets.
+    vault: Vault,
     targets: Targets,
     /// Authorities that deliveries trust beside those of everybody.
     ca_files: Vec<PathBuf>,
@@ -616,7 +639,7 @@ impl Service {
             DiskStore::must_be_outside(snapshots, data)?;
             must_take_files(snapshots)?;
         }
-        let authorities = roots::with_system_and(&self.ca_files)?;
+        let authorities = roots::of_system_and(&self.ca_files)?;
         let data = self.place.to_string();
         let store = self.place.open()?;
         let (origin, files) = (store.origin(), store.files());
@@ -625,13 +648,15 @@ impl Service {
         let clock = timekeeper.clock();
         let callers = self.front.limits();
         let budget = set_aside(limit, files, self.limits.max_in_flight, callers.connections)?;
+        let catalogue = Catalogue::new(self.vault, Arc::new(authorities), Arc::clone(&clock));
+        let catalogue = Arc::new(catalogue);
         let handler = HttpHandler::with(
             Handle::current(),
             self.targets.clone(),
             Arc::clone(&clock),
             budget.lookups,
             budget.kept(),
-            authorities,
+            Arc::clone(&catalogue),
         )
         .keeping(self.keep_answers);
         let phases = handler.phases();
@@ -718,6 +743,7 @@ impl Service {
         let places = Places::new(budget.callers(files), callers);
         let app = app.with_connections(phases, Arc::clone(&places));
         let app = app.with_snapshots(self.snapshots).with_moves(moves);
+        let app = app.with_catalogue(Arc::clone(&catalogue));
         let app = app.with_body_bytes(self.front.body_bytes());
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
@@ -734,6 +760,7 @@ impl Service {
         if timers.durability().is_some() {
             let cluster = joined.as_ref().map(|joined| Arc::clone(&joined.cluster));
             upkeep.spawn(keep_looking(timers.clone(), cluster, Arc::clone(machine)));
+            upkeep.spawn(keep_knowing(Arc::clone(&catalogue), timers.clone()));
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
@@ -752,6 +779,8 @@ impl Service {
                 (name, _) = signals.next() => asked = Some(name),
             }
         }
+        let sealing = Arc::clone(&app);
+        upkeep.spawn(async move { reseal(&sealing).await });
         let totals = timers.overview(0)?.totals;
         let pending = totals.of(StateKind::Pending) + totals.of(StateKind::Delivering);
         tracing::info!(
@@ -901,6 +930,14 @@ fn set_aside(
         );
     }
     Ok(budget)
+}
+
+/// Knows what other nodes put of queues and endpoints: engines without work look at nothing.
+async fn keep_knowing(catalogue: Arc<Catalogue>, timers: Timers) {
+    loop {
+        tokio::time::sleep(SETTINGS_EVERY).await;
+        catalogue.look_at_store(timers.clone()).await;
+    }
 }
 
 /// Looks at the database, so that the log says what is wrong with it though nobody asks whether the

@@ -18,6 +18,7 @@ use crate::api::problem::Problem;
 use crate::api::timers::{self, Content, SetFields};
 use crate::client::TimerBody;
 use crate::guard::Targets;
+use crate::job::To;
 
 /// The longest line in bytes: as long as the longest body of a request.
 pub const LINE_MAX_BYTES: usize = crate::api::request::MAX_BODY_BYTES;
@@ -375,11 +376,25 @@ fn read_set(object: &mut Object<'_>) -> Result<TracedTimer, Problem> {
     let says_when = object.has("in") || object.has("at");
     let fields = SetFields::take(object)?;
     // Which targets the server refuses, the server knows.
-    let target = fields.target(&Targets::any())?;
+    let target = fields.target(&Targets::any(), false)?;
+    let target = target.map(|target| match target.to {
+        To::Url(url) => Ok((target.method, url, target.headers, target.timeout)),
+        To::Endpoint { .. } => {
+            let detail = "a trace names URLs and no endpoints";
+            Err(object.malformed(detail).at("/target/endpoint"))
+        }
+    });
+    let target = target.transpose()?;
+    let target = target.map(|(method, url, headers, timeout)| TracedTarget {
+        method,
+        url,
+        headers,
+        timeout,
+    });
     if let Some(target) = &target {
         leave_room_for_headers(&target.headers)
             .map_err(|detail| object.malformed(detail).at("/target/headers"))?;
-        fields.check_method(target)?;
+        fields.check_method(&target.method)?;
     }
     let (body, content_type) = match fields.content()? {
         Content::Nothing => (None, None),
@@ -400,12 +415,7 @@ fn read_set(object: &mut Object<'_>) -> Result<TracedTimer, Problem> {
     };
     Ok(TracedTimer {
         says_when,
-        target: target.map(|target| TracedTarget {
-            method: target.method,
-            url: target.url,
-            headers: target.headers,
-            timeout: target.timeout,
-        }),
+        target,
         body,
         content_type,
         retry: fields.policy()?,
@@ -666,6 +676,10 @@ mod tests {
             (
                 r#""op":"set","in":1,"target":{}"#,
                 r#"line 1: /target/url: the field "url" is"#,
+            ),
+            (
+                r#""op":"set","in":1,"target":{"endpoint":"x"}"#,
+                "line 1: /target/endpoint: a trace names URLs and no endpoints",
             ),
             (
                 r#""op":"set","in":1,"target":{"url":"ftp://x"}"#,

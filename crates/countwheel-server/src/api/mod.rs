@@ -2,6 +2,7 @@
 
 mod cluster;
 mod drain;
+pub(crate) mod endpoints;
 pub(crate) mod json;
 mod moving;
 mod operate;
@@ -13,6 +14,7 @@ pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod simulate;
 mod snapshots;
+mod stored;
 pub(crate) mod timers;
 
 use std::any::Any;
@@ -52,6 +54,9 @@ use crate::metrics::{Callers, RequestLabels, Requests};
 use crate::moving::{Moves, Passed};
 use crate::places::{Figures, Places};
 use crate::pool::Phases;
+use crate::resources::sealed::Vault;
+use crate::resources::{Catalogue, Resources};
+use crate::roots;
 use crate::scrub::Progress;
 
 /// How long an answer of a service on a database may take: a second longer than what is asked of another node.
@@ -128,6 +133,8 @@ pub struct App {
     /// In a directory, what moves the timers into a database.
     moves: Option<Arc<Moves>>,
     pub(crate) targets: Targets,
+    /// The queues and endpoints that are stored.
+    catalogue: Arc<Catalogue>,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -181,6 +188,8 @@ impl App {
     #[must_use]
     pub fn new(timers: Timers, clock: Arc<dyn Clock>, token: Option<Token>, dev: bool) -> Self {
         let is_far = timers.durability().is_some();
+        let (vault, roots) = (Vault::without_key(true), Arc::new(roots::of_program()));
+        let catalogue = Catalogue::new(vault, roots, Arc::clone(&clock));
         Self {
             answers_within: is_far.then_some(ANSWERED_WITHIN),
             timers,
@@ -199,6 +208,7 @@ impl App {
             cluster: None,
             moves: None,
             targets: Targets::public(),
+            catalogue: Arc::new(catalogue),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
@@ -244,6 +254,35 @@ impl App {
     pub fn with_targets(mut self, targets: Targets) -> Self {
         self.targets = targets;
         self
+    }
+
+    /// The same API with the queues and endpoints that deliveries see.
+    #[must_use]
+    pub(crate) fn with_catalogue(mut self, catalogue: Arc<Catalogue>) -> Self {
+        self.catalogue = catalogue;
+        self
+    }
+
+    /// The queues and endpoints that are stored.
+    pub(crate) fn catalogue(&self) -> &Catalogue {
+        &self.catalogue
+    }
+
+    /// All queues and endpoints, as they are now or were a moment ago.
+    pub(crate) async fn resources(&self) -> Result<Arc<Resources>, Problem> {
+        match self.catalogue.current(&self.timers) {
+            Some(known) => Ok(known),
+            None => self.look().await,
+        }
+    }
+
+    /// All queues and endpoints, as they are now.
+    pub(crate) async fn look(&self) -> Result<Arc<Resources>, Problem> {
+        let catalogue = Arc::clone(&self.catalogue);
+        if self.cluster.is_some() {
+            return Ok(catalogue.look_at_store(self.timers.clone()).await);
+        }
+        self.read(move |timers| Ok(catalogue.refresh(timers))).await
     }
 
     /// The same API, with so many bytes of bodies at a time.
@@ -384,6 +423,13 @@ pub fn router(app: Arc<App>) -> Router {
         .patch(timers::shift)
         .delete(timers::remove)
         .post(timers::act);
+    let endpoint = get(endpoints::get)
+        .put(endpoints::put)
+        .delete(endpoints::remove);
+    let queue = get(queues::get)
+        .put(queues::put)
+        .delete(queues::remove)
+        .post(drain::of_queue);
     let mut router = Router::new()
         .merge(dashboard::routes())
         .route("/healthz", get(operate::healthz))
@@ -393,9 +439,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/queues:pause", post(drain::pause_all))
         .route("/v1/queues:drain", post(drain::drain_all))
         .route("/v1/queues:resume", post(drain::resume_all))
-        .route("/v1/queues/{queue}", post(drain::of_queue))
+        .route("/v1/queues/{queue}", queue)
         .route("/v1/queues/{queue}/timers", get(timers::list))
         .route("/v1/queues/{queue}/timers/{key}", timer)
+        .route("/v1/endpoints", get(endpoints::list))
+        .route("/v1/endpoints/{name}", endpoint)
         .route("/v1/cluster", get(cluster::glance))
         .route("/v1/cluster/nodes", get(cluster::nodes))
         .route("/v1/cluster/nodes/{name}/drain", post(cluster::drain))
@@ -425,6 +473,9 @@ pub fn router(app: Arc<App>) -> Router {
 /// A path without a route: the name in it may be empty, else there is nothing here.
 async fn no_such_path(uri: Uri) -> Problem {
     let mut segments = uri.path().split('/').skip(1);
+    if uri.path() == "/v1/endpoints/" {
+        return request::invalid_endpoint();
+    }
     if let (Some("v1"), Some("queues"), Some(_), Some("timers"), key) = (
         segments.next(),
         segments.next(),

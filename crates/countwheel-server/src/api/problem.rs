@@ -3,7 +3,9 @@
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use countwheel_durable::store::StoreError;
-use countwheel_durable::{NameError, RecurrenceError, Revision, StateKind, TimerError};
+use countwheel_durable::{
+    NameError, RecurrenceError, Revision, SettingError, SettingsVersion, StateKind, TimerError,
+};
 use serde::Serialize;
 
 /// When to ask again once the disk was full: by then the store has looked again.
@@ -58,6 +60,11 @@ pub(crate) enum Code {
     UnknownNode,
     NodeDraining,
     LastNode,
+    InvalidEndpoint,
+    InvalidSetting,
+    InUse,
+    NotEmpty,
+    SecretKeyRequired,
 }
 
 impl Code {
@@ -136,6 +143,19 @@ impl Code {
             Self::UnknownNode => ("unknown_node", S::NOT_FOUND, "Unknown node"),
             Self::NodeDraining => ("node_draining", S::CONFLICT, "Node is drained"),
             Self::LastNode => ("last_node", S::CONFLICT, "Last node"),
+            Self::InvalidEndpoint => ("invalid_endpoint", S::BAD_REQUEST, "Invalid endpoint"),
+            Self::InvalidSetting => (
+                "invalid_setting",
+                S::UNPROCESSABLE_ENTITY,
+                "Invalid setting",
+            ),
+            Self::InUse => ("in_use", S::CONFLICT, "In use"),
+            Self::NotEmpty => ("not_empty", S::CONFLICT, "Queue is not empty"),
+            Self::SecretKeyRequired => (
+                "secret_key_required",
+                S::UNPROCESSABLE_ENTITY,
+                "No key for secrets",
+            ),
         }
     }
 }
@@ -304,9 +324,29 @@ impl From<TimerError> for Problem {
                 );
             }
             TimerError::Name(cause) => return cause.clone().into(),
+            TimerError::Setting(cause) => return cause.into(),
             _ => Code::Unavailable,
         };
         Self::new(code, error.to_string())
+    }
+}
+
+impl From<&SettingError> for Problem {
+    fn from(error: &SettingError) -> Self {
+        let at = |version: SettingsVersion| Some(Revision(version.0));
+        let (code, revision) = match error {
+            SettingError::Exists { version } => (Code::Exists, at(*version)),
+            SettingError::Changed { current } => (Code::RevisionMismatch, at(*current)),
+            SettingError::NotFound => (Code::NotFound, None),
+            SettingError::ValueTooLong { .. } | SettingError::TooMany { .. } => {
+                (Code::TooLarge, None)
+            }
+            _ => (Code::Malformed, None),
+        };
+        Self {
+            revision,
+            ..Self::new(code, error.to_string())
+        }
     }
 }
 
@@ -343,7 +383,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 35] = [
+    const ALL: [Code; 40] = [
         Code::Malformed,
         Code::InvalidKey,
         Code::InvalidQueue,
@@ -379,6 +419,11 @@ mod tests {
         Code::UnknownNode,
         Code::NodeDraining,
         Code::LastNode,
+        Code::InvalidEndpoint,
+        Code::InvalidSetting,
+        Code::InUse,
+        Code::NotEmpty,
+        Code::SecretKeyRequired,
     ];
 
     /// The rows `| status | `code`, … | when |` of the contract.

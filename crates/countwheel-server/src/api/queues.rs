@@ -1,17 +1,73 @@
-//! All queues at a glance.
+//! Queues: all of them at a glance, and the settings of each.
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{StatusCode, Uri};
+use axum::http::{HeaderMap, Request, StatusCode, Uri};
 use axum::response::Response;
-use countwheel_durable::{DrainMode, StateKind};
+use countwheel_durable::store::QueueCounts;
+use countwheel_durable::{
+    DrainMode, Left, QueueName, SettingName, SettingsVersion, StateKind, Timers,
+};
+use countwheel_time::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::drain::DrainBody;
-use super::problem::Problem;
-use super::request::Query;
-use super::{App, answer};
+use super::endpoints::{counted, invalid, read_concurrency, read_rate};
+use super::json::{self, Field};
+use super::problem::{Code, Problem};
+use super::request::{Honoured, MAX_BODY_BYTES, Query, json_body, precondition, queue_of};
+use super::timers::read_timeout;
+use super::{App, answer, recurrence, retry, stored};
+use crate::resources::endpoint::{EndpointName, Rate};
+use crate::resources::queue::{PAYLOAD_MAX_BYTES, Queue};
+use crate::resources::{Entry, Resources, setting_of_queue};
+use crate::time::format_duration;
+
+/// The most bytes that the service takes of a timer's body.
+const CEILING: u64 = if PAYLOAD_MAX_BYTES < MAX_BODY_BYTES as u64 {
+    PAYLOAD_MAX_BYTES
+} else {
+    MAX_BODY_BYTES as u64
+};
+
+/// How many timers a queue has, and whether it is drained.
+#[derive(Serialize)]
+struct QueueBody {
+    queue: String,
+    pending: u64,
+    delivering: u64,
+    done: u64,
+    dead: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drain: Option<DrainBody>,
+}
+
+impl QueueBody {
+    fn of(counts: &QueueCounts, drain: Option<DrainMode>) -> Self {
+        Self {
+            queue: counts.queue.to_string(),
+            pending: counts.of(StateKind::Pending),
+            delivering: counts.of(StateKind::Delivering),
+            done: counts.of(StateKind::Done),
+            dead: counts.of(StateKind::Dead),
+            drain: drain.map(DrainBody::from),
+        }
+    }
+
+    fn empty(queue: String, drain: Option<DrainMode>) -> Self {
+        Self {
+            queue,
+            pending: 0,
+            delivering: 0,
+            done: 0,
+            dead: 0,
+            drain: drain.map(DrainBody::from),
+        }
+    }
+}
 
 pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
     #[derive(Serialize)]
@@ -23,47 +79,26 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         #[serde(skip_serializing_if = "Option::is_none")]
         drain: Option<DrainBody>,
     }
-    #[derive(Serialize)]
-    struct QueueBody {
-        queue: String,
-        pending: u64,
-        delivering: u64,
-        done: u64,
-        dead: u64,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        drain: Option<DrainBody>,
-    }
     Query::of(&uri, &[])?;
     let now = app.clock.timestamp();
+    let known = app.resources().await?;
     app.read(move |timers| {
         let counted = timers.counted().map_err(|error| Problem::from(&error))?;
         let drains = timers.drains();
         let goes_on = |mode: &DrainMode| !mode.is_over(now);
-        let queues = counted.queues.into_iter().map(|counts| QueueBody {
-            queue: counts.queue.to_string(),
-            pending: counts.of(StateKind::Pending),
-            delivering: counts.of(StateKind::Delivering),
-            done: counts.of(StateKind::Done),
-            dead: counts.of(StateKind::Dead),
-            drain: drains
-                .own(&counts.queue)
-                .filter(goes_on)
-                .map(DrainBody::from),
-        });
-        let mut queues: Vec<QueueBody> = queues.collect();
-        // A drained queue may have no timers, and refuses sets all the same.
-        for (queue, mode) in drains.iter().filter(|(_, mode)| goes_on(mode)) {
-            let queue = queue.to_string();
-            if let Err(at) = queues.binary_search_by(|known| known.queue.cmp(&queue)) {
-                let drained = QueueBody {
-                    queue,
-                    pending: 0,
-                    delivering: 0,
-                    done: 0,
-                    dead: 0,
-                    drain: Some(mode.into()),
-                };
-                queues.insert(at, drained);
+        let own = |queue: &QueueName| drains.own(queue).filter(goes_on);
+        let queues = counted.queues.iter();
+        let mut queues: Vec<QueueBody> = queues
+            .map(|counts| QueueBody::of(counts, own(&counts.queue)))
+            .collect();
+        // A drained queue may have no timers, and refuses sets all the same; one with settings may have none yet.
+        let drained = drains.iter().filter(|(_, mode)| goes_on(mode));
+        let drained = drained.map(|(queue, _)| queue);
+        let named = drained.chain(known.queues().map(|(queue, _)| queue));
+        for queue in named {
+            let text = queue.to_string();
+            if let Err(at) = queues.binary_search_by(|known| known.queue.cmp(&text)) {
+                queues.insert(at, QueueBody::empty(text, own(queue)));
             }
         }
         let body = Answer {
@@ -74,4 +109,216 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         Ok(answer(StatusCode::OK, &body))
     })
     .await
+}
+
+/// A queue with its settings.
+#[derive(Serialize)]
+struct WholeQueue {
+    #[serde(flatten)]
+    counts: QueueBody,
+    /// `None` if no settings were put.
+    revision: Option<u64>,
+    #[serde(flatten)]
+    settings: SettingsBody,
+}
+
+/// The settings of a queue, in the form in which they are put.
+#[derive(Serialize)]
+struct SettingsBody {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<Rate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload_limit: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    missed: Option<Value>,
+}
+
+impl SettingsBody {
+    fn of(queue: &Queue) -> Self {
+        Self {
+            endpoint: queue.endpoint.clone(),
+            retry: queue.retry.as_ref().map(retry::show),
+            timeout: queue.timeout.map(format_duration),
+            concurrency: queue.concurrency,
+            rate: queue.rate,
+            payload_limit: queue.payload_limit,
+            missed: queue.missed.map(recurrence::show_any_missed),
+        }
+    }
+}
+
+/// The queue with its counts, as it is now.
+async fn whole(
+    app: &App,
+    queue: QueueName,
+    settings: Queue,
+    revision: Option<SettingsVersion>,
+) -> Result<WholeQueue, Problem> {
+    let now = app.clock.timestamp();
+    let counts = app.read(move |timers| counts(timers, &queue, now)).await?;
+    Ok(WholeQueue {
+        counts,
+        revision: revision.map(|version| version.0),
+        settings: SettingsBody::of(&settings),
+    })
+}
+
+fn counts(timers: &Timers, queue: &QueueName, now: Timestamp) -> Result<QueueBody, Problem> {
+    let overview = timers.queue_overview(queue);
+    let counts = overview.map_err(|error| Problem::from(&error))?.counts;
+    let drain = timers.drains().own(queue);
+    let drain = drain.filter(|mode| !mode.is_over(now));
+    Ok(QueueBody::of(&counts, drain))
+}
+
+pub(super) async fn put(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let queue = queue_of(request.uri())?;
+    let setting = setting(&queue)?;
+    Query::of(request.uri(), &[])?;
+    let condition = precondition(request.headers(), Honoured::Both)?;
+    let body = json_body(&app, request).await?;
+    let make = |known: &Resources| Ok(Some(read(&body, known)?.to_value()));
+    let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
+    let changed = stored::change(&app, &setting, condition, version, "queue", make).await?;
+    let known = app.look().await?;
+    // If somebody has removed them since, or put others, none of them are shown.
+    let entry = known.queue(&queue);
+    let entry = entry.filter(|entry| entry.version == changed.version);
+    let settings = entry.and_then(|entry| entry.what.as_deref().cloned());
+    let settings = settings.unwrap_or_default();
+    let body = whole(&app, queue, settings, Some(changed.version)).await?;
+    let status = stored::put_status(&changed);
+    Ok(stored::shown(status, &body, changed.version))
+}
+
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let queue = queue_of(&uri)?;
+    Query::of(&uri, &[])?;
+    let known = app.look().await?;
+    let Some(entry) = known.queue(&queue) else {
+        let body = whole(&app, queue, Queue::default(), None).await?;
+        let counts = &body.counts;
+        let timers = counts.pending + counts.delivering + counts.done + counts.dead;
+        if timers == 0 && counts.drain.is_none() {
+            return Err(no_such_queue());
+        }
+        return Ok(answer(StatusCode::OK, &body));
+    };
+    let settings = entry.what.as_deref().cloned();
+    let settings = settings.ok_or_else(|| stored::unreadable("queue"))?;
+    let body = whole(&app, queue, settings, Some(entry.version)).await?;
+    // The counts change without the revision.
+    Ok(stored::shown_unless_any(&headers, &body, entry.version))
+}
+
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        queue: String,
+        removed: bool,
+    }
+    let queue = queue_of(&uri)?;
+    let setting = setting(&queue)?;
+    Query::of(&uri, &[])?;
+    let condition = precondition(&headers, Honoured::IfMatch)?;
+    if app.look().await?.queue(&queue).is_none() {
+        return Err(no_such_queue());
+    }
+    let asked = queue.clone();
+    let left = app.read(move |timers| {
+        let left = timers.left(Some(&asked));
+        left.map_err(|error| Problem::from(&error))
+    });
+    let Left {
+        pending,
+        delivering,
+        dead,
+    } = left.await?;
+    let timers = pending + delivering + dead;
+    if timers > 0 {
+        let timers = counted(timers, "timer");
+        let detail = format!("the queue has {timers} that wait, are delivered or are dead");
+        return Err(Problem::new(Code::NotEmpty, detail));
+    }
+    let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
+    let gone = |known: &Resources| match known.queue(&queue) {
+        None => Err(no_such_queue()),
+        Some(_) => Ok(None),
+    };
+    stored::change(&app, &setting, condition, version, "queue", gone).await?;
+    let body = Answer {
+        queue: queue.to_string(),
+        removed: true,
+    };
+    Ok(answer(StatusCode::OK, &body))
+}
+
+fn setting(queue: &QueueName) -> Result<SettingName, Problem> {
+    let wrong = || Problem::new(Code::InvalidQueue, "the queue's name is too long");
+    setting_of_queue(queue).ok_or_else(wrong)
+}
+
+fn no_such_queue() -> Problem {
+    Problem::new(
+        Code::NotFound,
+        "there is no queue of that name with settings or timers",
+    )
+}
+
+/// Reads the settings of a queue and checks every bound.
+fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
+    let mut object = Field::root(json::parse(body)?).object()?;
+    let endpoint = object.take("endpoint");
+    let policy = object.take("retry");
+    let timeout = object.take("timeout");
+    let concurrency = object.take("concurrency");
+    let rate = object.take("rate");
+    let payload_limit = object.take("payload_limit");
+    let missed = object.take("missed");
+    object.finish()?;
+    let endpoint = endpoint.as_ref().map(|field| read_endpoint(field, known));
+    Ok(Queue {
+        endpoint: endpoint.transpose()?,
+        retry: policy.as_ref().map(retry::read).transpose()?,
+        timeout: timeout.as_ref().map(read_timeout).transpose()?,
+        concurrency: concurrency.as_ref().map(read_concurrency).transpose()?,
+        rate: rate.as_ref().map(read_rate).transpose()?,
+        payload_limit: payload_limit.as_ref().map(read_limit).transpose()?,
+        missed: missed.as_ref().map(recurrence::read_missed).transpose()?,
+    })
+}
+
+fn read_endpoint(field: &Field<'_>, known: &Resources) -> Result<String, Problem> {
+    let text = field.text()?;
+    let name = EndpointName::new(&text).ok();
+    let entry = name.as_ref().and_then(|name| known.endpoint(name));
+    let Some(Entry { .. }) = entry else {
+        return Err(invalid(field, "there is no endpoint of that name"));
+    };
+    Ok(text.into_owned())
+}
+
+fn read_limit(field: &Field<'_>) -> Result<u64, Problem> {
+    let limit = field.whole()?.filter(|limit| *limit <= CEILING);
+    let detail = || format!("payload_limit is a whole number of bytes, at most {CEILING}");
+    limit.ok_or_else(|| invalid(field, detail()))
 }

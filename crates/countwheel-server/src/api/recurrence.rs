@@ -9,7 +9,7 @@ use countwheel_durable::{
 };
 use serde_json::{Map, Value, json};
 
-use super::json::{Field, Kind, Object};
+use super::json::{self, Field, Kind, Object};
 use super::problem::Problem;
 use super::retry;
 use super::timers::{due_at, due_in, time, unschedulable};
@@ -136,7 +136,7 @@ fn read_overlap(field: &Field<'_>) -> Result<Overlap, Problem> {
         .ok_or_else(|| unschedulable(field, "the overlap is skip or queue"))
 }
 
-fn read_missed(field: &Field<'_>) -> Result<Missed, Problem> {
+pub(crate) fn read_missed(field: &Field<'_>) -> Result<Missed, Problem> {
     const THE_FORMS: &str =
         "missed is \"fire\", \"collapse\" or {\"skip_if_older_than\": duration}";
     match field.kind() {
@@ -166,6 +166,18 @@ pub(crate) fn show_missed(missed: Missed) -> Option<Value> {
         Missed::Collapse => Some(json!("collapse")),
         Missed::SkipIfOlderThan(age) => Some(json!({ "skip_if_older_than": format_duration(age) })),
     }
+}
+
+/// The same for each of them.
+pub(crate) fn show_any_missed(missed: Missed) -> Value {
+    show_missed(missed).unwrap_or_else(|| json!("fire"))
+}
+
+/// What becomes of a missed timer, of what was shown.
+pub(crate) fn missed_of(shown: &Value) -> Option<Missed> {
+    let text = shown.to_string();
+    let parsed = json::parse(text.as_bytes()).ok()?;
+    read_missed(&Field::root(parsed)).ok()
 }
 
 /// A recurrence in the form in which it is set.

@@ -17,6 +17,7 @@ use super::drain;
 use super::problem::{Code, Problem};
 use crate::bodies::Share;
 use crate::callers::Caller;
+use crate::resources::endpoint::EndpointName;
 
 /// The longest body, in bytes.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
@@ -65,6 +66,21 @@ fn queue(encoded: &str) -> Result<QueueName, Problem> {
     let queue = decode(encoded)
         .ok_or_else(|| Problem::new(Code::InvalidQueue, "the queue name is not UTF-8"))?;
     Ok(QueueName::new(queue)?)
+}
+
+/// The endpoint that the raw path `/v1/endpoints/{name}` names.
+pub(crate) fn endpoint_of(uri: &Uri) -> Result<EndpointName, Problem> {
+    let name = decode(segment(uri, 3));
+    let name = name.and_then(|name| EndpointName::new(&name).ok());
+    name.ok_or_else(invalid_endpoint)
+}
+
+/// What is no name of an endpoint.
+pub(crate) fn invalid_endpoint() -> Problem {
+    Problem::new(
+        Code::InvalidEndpoint,
+        "an endpoint's name is 1 to 128 ASCII letters, digits and . _ : -",
+    )
 }
 
 /// The timer that the raw path `/v1/queues/{queue}/timers/{key}` names. The key is decoded

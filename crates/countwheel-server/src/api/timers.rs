@@ -11,8 +11,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
-    self as durable, DeadReason, Due, Precondition, Record, RetryPolicy, Revision, SetOptions,
-    Shift, StateKind, TimerError, Was,
+    self as durable, DeadReason, Due, Precondition, QueueName, Record, RetryPolicy, Revision,
+    SetOptions, Shift, StateKind, TimerError, Was,
 };
 use countwheel_time::Timestamp;
 use serde::Serialize;
@@ -31,7 +31,10 @@ use super::{App, answer};
 use crate::answered::{Answered, micros};
 use crate::deliver::carries_body;
 use crate::guard::{RefusedTarget, Targets};
-use crate::job::Job;
+use crate::job::{Job, TIMEOUT_DEFAULT, To};
+use crate::resources::Resources;
+use crate::resources::endpoint::{EndpointName, Opened};
+use crate::resources::route::check_path;
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 
 const URL_MAX_BYTES: usize = 2_048;
@@ -39,7 +42,6 @@ pub(crate) const HEADERS_MAX: usize = 32;
 const HEADERS_MAX_BYTES: usize = 8_192;
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
-const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 /// The methods of deliveries.
 const METHODS: [Method; 7] = [
     Method::GET,
@@ -55,7 +57,7 @@ const OCTETS: &str = "application/octet-stream";
 /// How many attempts to come a timer shows.
 const NEXT_ATTEMPTS: usize = 20;
 /// How often a set is tried that is for whatever timer of its name exists.
-const TRIES: usize = 16;
+pub(super) const TRIES: usize = 16;
 /// The revision of no timer.
 const NO_REVISION: Revision = Revision(0);
 
@@ -91,7 +93,7 @@ pub(super) async fn set(
         policy,
         job,
         options,
-    } = read_set(&body, &app.targets)?;
+    } = read_known(&app, &body, &name.queue).await?;
     let request = |precondition| durable::Request::Set {
         name: name.clone(),
         due,
@@ -150,11 +152,28 @@ async fn replace(
     Err(Problem::new(Code::Overloaded, detail))
 }
 
-fn tagged(mut response: Response, revision: Revision) -> Response {
+pub(super) fn tagged(mut response: Response, revision: Revision) -> Response {
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{revision}\"")) {
         response.headers_mut().insert(header::ETAG, tag);
     }
     response
+}
+
+/// Reads the body of a set. Its place may be one that another node of the cluster has put a moment ago.
+async fn read_known(app: &App, body: &[u8], queue: &QueueName) -> Result<NewTimer, Problem> {
+    let known = app.resources().await?;
+    match read_set(body, &app.targets, &known, queue) {
+        Err(problem)
+            if app.cluster().is_some()
+                && matches!(
+                    problem.pointer(),
+                    Some("/target" | "/target/endpoint" | "/target/url")
+                ) =>
+        {
+            read_set(body, &app.targets, &*app.look().await?, queue)
+        }
+        read => read,
+    }
 }
 
 /// What the body of a set asks for.
@@ -165,15 +184,25 @@ struct NewTimer {
     options: SetOptions,
 }
 
-fn read_set(body: &[u8], targets: &Targets) -> Result<NewTimer, Problem> {
+fn read_set(
+    body: &[u8],
+    targets: &Targets,
+    known: &Resources,
+    queue: &QueueName,
+) -> Result<NewTimer, Problem> {
     let mut object = Field::root(json::parse(body)?).object()?;
-    let fields = SetFields::take(&mut object)?;
-    if !fields.has_target() {
+    let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
+    let says_missed = object.has("missed");
+    let mut fields = SetFields::take(&mut object)?;
+    let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
+    if !fields.has_target() && of_queue.is_none() {
         return Err(object.missing("target"));
     }
     object.finish()?;
-    let target = fields.target(targets)?.unwrap_or_default();
-    fields.check_method(&target)?;
+    let target = fields.target(targets, of_queue.is_some())?;
+    let target = target.unwrap_or_default();
+    fields.check_method(&target.method)?;
+    let endpoint = fields.endpoint(&target, known, of_queue)?;
     let (content_type, body) = match fields.content()? {
         Content::Nothing => (None, Vec::new()),
         Content::Json(json) => (Some("application/json".to_owned()), json.into()),
@@ -183,16 +212,30 @@ fn read_set(body: &[u8], targets: &Targets) -> Result<NewTimer, Problem> {
             bytes,
         } => (Some(content_type), bytes),
     };
+    let most = queue.and_then(|queue| queue.payload_limit);
+    if most.is_some_and(|most| body.len() as u64 > most) {
+        return Err(fields.too_large(most.unwrap_or_default()));
+    }
+    let policy = fields.policy()?;
+    let policy = policy.or_else(|| endpoint.and_then(|it| it.settings.retry.clone()));
+    let policy = policy.or_else(|| queue.and_then(|queue| queue.retry.clone()));
+    if let Some(missed) = queue
+        .and_then(|queue| queue.missed)
+        .filter(|_| !says_missed)
+    {
+        fields.options.missed = missed;
+    }
+    let timeout = timeout_of(&target, queue.and_then(|queue| queue.timeout));
     Ok(NewTimer {
         due: fields.due,
-        policy: fields.policy()?.unwrap_or_default(),
+        policy: policy.unwrap_or_default(),
         job: Job {
             method: target.method,
-            url: target.url,
+            to: target.to,
             headers: target.headers,
             content_type,
             body,
-            timeout: target.timeout.unwrap_or(TIMEOUT_DEFAULT),
+            timeout,
         },
         options: fields.options,
     })
@@ -216,17 +259,19 @@ pub(crate) struct SetFields<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Target {
     pub(crate) method: Method,
-    pub(crate) url: String,
+    pub(crate) to: To,
     /// In the order in which they were sent, names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) timeout: Option<Duration>,
 }
 
 impl Default for Target {
+    /// That of a timer that leaves it to its queue.
     fn default() -> Self {
+        let (name, path) = (None, String::new());
         Self {
             method: Method::POST,
-            url: String::new(),
+            to: To::Endpoint { name, path },
             headers: Vec::new(),
             timeout: None,
         }
@@ -271,9 +316,34 @@ impl<'a> SetFields<'a> {
         self.target.is_some()
     }
 
-    pub(crate) fn target(&self, targets: &Targets) -> Result<Option<Target>, Problem> {
-        let read = |field| read_target(field, targets);
+    /// Where it is delivered, if it says so. It names a URL or an endpoint, unless the queue has one.
+    pub(crate) fn target(
+        &self,
+        targets: &Targets,
+        queue_has_endpoint: bool,
+    ) -> Result<Option<Target>, Problem> {
+        let read = |field| read_target(field, targets, queue_has_endpoint);
         self.target.as_ref().map(read).transpose()
+    }
+
+    /// The endpoint that a target names, or that of the queue; refused if there is none of the name.
+    fn endpoint<'k>(
+        &self,
+        target: &Target,
+        known: &'k Resources,
+        of_queue: Option<&str>,
+    ) -> Result<Option<&'k Opened>, Problem> {
+        endpoint_of(target, self.target.as_ref(), known, of_queue)
+    }
+
+    /// A refusal of a body that its queue does not take.
+    fn too_large(&self, most: u64) -> Problem {
+        let detail = format!("a timer of this queue has at most {most} bytes of body");
+        let problem = Problem::new(Code::TooLarge, detail);
+        match self.body.as_ref().or(self.body_base64.as_ref()) {
+            Some(field) => problem.at(field.pointer()),
+            None => problem,
+        }
     }
 
     /// What is delivered.
@@ -299,8 +369,7 @@ impl<'a> SetFields<'a> {
     }
 
     /// Refuses a body that the method of the target does not carry.
-    pub(crate) fn check_method(&self, target: &Target) -> Result<(), Problem> {
-        let method = &target.method;
+    pub(crate) fn check_method(&self, method: &Method) -> Result<(), Problem> {
         match self.body.as_ref().or(self.body_base64.as_ref()) {
             Some(body) if !carries_body(method) => {
                 Err(body.malformed(format!("a request by {method} has no body")))
@@ -311,6 +380,38 @@ impl<'a> SetFields<'a> {
 
     pub(crate) fn policy(&self) -> Result<Option<RetryPolicy>, Problem> {
         self.retry.as_ref().map(retry::read).transpose()
+    }
+}
+
+/// See [`SetFields::endpoint`]; `field` is what names the target.
+fn endpoint_of<'k>(
+    target: &Target,
+    field: Option<&Field<'_>>,
+    known: &'k Resources,
+    of_queue: Option<&str>,
+) -> Result<Option<&'k Opened>, Problem> {
+    let To::Endpoint { name, .. } = &target.to else {
+        return Ok(None);
+    };
+    let named = name.as_deref().or(of_queue);
+    let found = named.and_then(|name| EndpointName::new(name).ok());
+    let found = found.and_then(|name| known.endpoint(&name));
+    match (found, name, field) {
+        (None, Some(name), Some(field)) => {
+            let detail = format!("there is no endpoint {name}");
+            let at = format!("{}/endpoint", field.pointer());
+            Err(Problem::new(Code::InvalidTarget, detail).at(at))
+        }
+        // The endpoint of the queue may come back before the timer is due.
+        (found, ..) => Ok(found.and_then(|entry| entry.what.as_deref())),
+    }
+}
+
+/// A URL stays with the timeout that holds at the set. An endpoint is asked at each attempt.
+fn timeout_of(target: &Target, of_queue: Option<Duration>) -> Option<Duration> {
+    match (&target.to, target.timeout) {
+        (To::Url(_), None) => Some(of_queue.unwrap_or(TIMEOUT_DEFAULT)),
+        (_, timeout) => timeout,
     }
 }
 
@@ -372,22 +473,75 @@ fn invalid_target(field: &Field<'_>, detail: impl Into<String>) -> Problem {
     Problem::new(Code::InvalidTarget, detail).at(field.pointer())
 }
 
-fn read_target(field: &Field<'_>, targets: &Targets) -> Result<Target, Problem> {
+fn read_target(
+    field: &Field<'_>,
+    targets: &Targets,
+    queue_has_endpoint: bool,
+) -> Result<Target, Problem> {
     let mut object = field.object()?;
-    let url = object.require("url")?;
+    if object.has("endpoint") && object.has("url") {
+        return Err(object.malformed("exactly one of url, endpoint is needed"));
+    }
+    let path = object.take("path");
+    let to = match object.take("endpoint") {
+        Some(endpoint) => Some(endpoint),
+        None if queue_has_endpoint && !object.has("url") => None,
+        None => {
+            let url = object.require("url")?;
+            if let Some(path) = path {
+                return Err(path.malformed("a path needs an endpoint"));
+            }
+            return read_rest(object, |target| {
+                let url = read_url(&url, targets)?;
+                Ok(Target {
+                    to: To::Url(url),
+                    ..target
+                })
+            });
+        }
+    };
+    read_rest(object, |target| {
+        let name = to.as_ref().map(read_endpoint).transpose()?;
+        let path = path.as_ref().map_or(Ok(String::new()), read_path)?;
+        let to = To::Endpoint { name, path };
+        Ok(Target { to, ..target })
+    })
+}
+
+/// The rest of a target, behind where it goes, which `with_place` reads first of all values.
+fn read_rest(
+    mut object: Object<'_>,
+    with_place: impl FnOnce(Target) -> Result<Target, Problem>,
+) -> Result<Target, Problem> {
     let method = object.take("method");
     let headers = object.take("headers");
     let timeout = object.take("timeout");
     object.finish()?;
+    let method = method.as_ref().map_or(Ok(Method::POST), read_method)?;
+    let target = with_place(Target {
+        method,
+        ..Target::default()
+    })?;
     Ok(Target {
-        method: method.as_ref().map_or(Ok(Method::POST), read_method)?,
-        url: read_url(&url, targets)?,
         headers: headers.as_ref().map_or(Ok(Vec::new()), read_headers)?,
         timeout: timeout.as_ref().map(read_timeout).transpose()?,
+        ..target
     })
 }
 
-fn read_url(field: &Field<'_>, targets: &Targets) -> Result<String, Problem> {
+fn read_endpoint(field: &Field<'_>) -> Result<String, Problem> {
+    let name = EndpointName::new(&field.text()?);
+    let name = name.map_err(|_| invalid_target(field, "this is no name of an endpoint"))?;
+    Ok(name.to_string())
+}
+
+fn read_path(field: &Field<'_>) -> Result<String, Problem> {
+    let path = field.text()?;
+    check_path(&path).map_err(|detail| invalid_target(field, detail))?;
+    Ok(path.into_owned())
+}
+
+pub(super) fn read_url(field: &Field<'_>, targets: &Targets) -> Result<String, Problem> {
     let url = field.text()?;
     if url.len() > URL_MAX_BYTES {
         let detail = format!("a URL has at most {URL_MAX_BYTES} bytes");
@@ -411,7 +565,7 @@ pub(crate) fn method_of(text: &str) -> Result<Method, String> {
     method.ok_or_else(|| format!("a method is one of {names}"))
 }
 
-fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
+pub(super) fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
     let members = field.object()?.into_members();
     if members.len() > HEADERS_MAX {
         let detail = format!("a target has at most {HEADERS_MAX} headers");
@@ -456,7 +610,7 @@ fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, Problem> {
     Ok(headers)
 }
 
-fn read_timeout(field: &Field<'_>) -> Result<Duration, Problem> {
+pub(super) fn read_timeout(field: &Field<'_>) -> Result<Duration, Problem> {
     match retry::duration(field)? {
         Some(timeout) if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) => Ok(timeout),
         _ => Err(invalid_target(field, "a timeout is from 100ms to 30m")),
@@ -584,17 +738,18 @@ async fn resend(
     condition: Condition,
     body: Option<Held>,
 ) -> Result<Response, Problem> {
-    let edited = match &body {
+    let field = match &body {
         None => None,
         Some(body) => {
             let mut object = Field::root(json::parse(body)?).object()?;
             let target = object.take("target");
             object.finish()?;
-            match target {
-                Some(field) => Some((read_target(&field, &app.targets)?, field)),
-                None => None,
-            }
+            target
         }
+    };
+    let edited = match field {
+        Some(field) => Some((edited_target(app, &field, &name.queue).await?, field)),
+        None => None,
     };
     for _ in 0..TRIES {
         let read = name.clone();
@@ -629,6 +784,17 @@ async fn resend(
     Err(Problem::new(Code::Overloaded, detail))
 }
 
+/// The target that takes the place of the stored one, with the timeout that holds for it.
+async fn edited_target(app: &App, field: &Field<'_>, queue: &QueueName) -> Result<Target, Problem> {
+    let known = app.resources().await?;
+    let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
+    let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
+    let target = read_target(field, &app.targets, of_queue.is_some())?;
+    endpoint_of(&target, Some(field), &known, of_queue)?;
+    let timeout = timeout_of(&target, queue.and_then(|queue| queue.timeout));
+    Ok(Target { timeout, ..target })
+}
+
 /// The request that a timer is sent again with, if it is one that can be.
 fn resent(
     record: &Record,
@@ -651,10 +817,12 @@ fn resent(
     let mut job = Job::decode(&record.payload).map_err(|_| conflict(unreadable))?;
     let Some((target, field)) = edited else {
         // It may have been set when the service was started with other options.
-        let uri = crate::deliver::check_url(&job.url).map_err(|_| conflict(unreadable))?;
-        let refused =
-            |refused: RefusedTarget| Problem::new(Code::InvalidTarget, refused.to_string());
-        targets.check(&uri).map_err(refused)?;
+        if let To::Url(url) = &job.to {
+            let uri = crate::deliver::check_url(url).map_err(|_| conflict(unreadable))?;
+            let refused =
+                |refused: RefusedTarget| Problem::new(Code::InvalidTarget, refused.to_string());
+            targets.check(&uri).map_err(refused)?;
+        }
         return Ok(job);
     };
     // A timer with a body has a content type, also if the body is the empty text.
@@ -665,9 +833,9 @@ fn resent(
         )));
     }
     job.method = target.method.clone();
-    job.url = target.url.clone();
+    job.to = target.to.clone();
     job.headers = target.headers.clone();
-    job.timeout = target.timeout.unwrap_or(TIMEOUT_DEFAULT);
+    job.timeout = target.timeout;
     Ok(job)
 }
 
@@ -836,9 +1004,17 @@ struct TargetBody {
     /// `None` for `POST`.
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<String>,
-    url: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    /// `None` for a URL, and where it is left to the queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
     headers: serde_json::Map<String, Value>,
-    timeout: String,
+    /// `None` where it is left to the endpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -986,15 +1162,24 @@ impl TimerBody {
 
 impl TargetBody {
     fn of(job: Job) -> Self {
+        let (url, endpoint, path) = match job.to {
+            To::Url(url) => (Some(url), None, None),
+            To::Endpoint { name, path } => {
+                let path = Some(path).filter(|path| !path.is_empty());
+                (None, name, path)
+            }
+        };
         Self {
             method: (job.method != Method::POST).then(|| job.method.to_string()),
-            url: job.url,
+            url,
+            endpoint,
+            path,
             headers: job
                 .headers
                 .into_iter()
                 .map(|(name, value)| (name, Value::String(value)))
                 .collect(),
-            timeout: format_duration(job.timeout),
+            timeout: job.timeout.map(format_duration),
         }
     }
 }
@@ -1117,11 +1302,16 @@ mod tests {
 
     #[test]
     fn a_body_is_kept_as_it_was_sent() {
+        let read = |body: &[u8]| {
+            let (known, queue) = (Resources::default(), QueueName::new("q").unwrap());
+            let set = read_set(body, &Targets::any(), &known, &queue);
+            set.unwrap().job
+        };
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body": {"n": 1.000, "e":1e400} }"#;
-        let job = read_set(body, &Targets::any()).unwrap().job;
+        let job = read(body);
         assert_eq!(job.body, br#"{"n": 1.000, "e":1e400}"#);
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body":"a\u00e9\n","content_type":"text/plain"}"#;
-        let job = read_set(body, &Targets::any()).unwrap().job;
+        let job = read(body);
         assert_eq!(job.body, "aé\n".as_bytes());
     }
 }

@@ -1,10 +1,13 @@
 //! Reads the command line: durations, times, deadlines, headers.
 
+use std::path::Path;
 use std::time::Duration;
 
 use countwheel_durable::{Due, Precondition, QueueName, Revision};
 use countwheel_time::{By, DurationTextError, Timestamp};
+use serde_json::{Value, json};
 
+use super::Failure;
 use crate::time::{parse_time, read_time};
 
 /// A duration with its unit: `5s`, `1h 30m`, `250ms`, `PT30M`, `2d`.
@@ -86,6 +89,59 @@ impl IfRevision {
             Precondition::Revision(Revision(revision))
         })
     }
+}
+
+/// `--if-absent` or `--if-revision`, of what is put.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[group(multiple = false)]
+pub(crate) struct Change {
+    /// Only if there is none yet
+    #[arg(long)]
+    if_absent: bool,
+    /// Only if it has this revision
+    #[arg(long, value_name = "N")]
+    if_revision: Option<u64>,
+}
+
+impl Change {
+    pub(crate) fn precondition(self) -> Precondition {
+        match self.if_revision {
+            Some(revision) => Precondition::Revision(Revision(revision)),
+            None if self.if_absent => Precondition::Absent,
+            None => Precondition::None,
+        }
+    }
+}
+
+/// Adds the limits that are given to what is put.
+pub(crate) fn limits(
+    body: &mut Value,
+    concurrency: Option<u32>,
+    per_second: Option<f64>,
+    burst: Option<u32>,
+) {
+    if let Some(attempts) = concurrency {
+        body["concurrency"] = attempts.into();
+    }
+    if let Some(per_second) = per_second {
+        body["rate"] = json!({ "per_second": per_second });
+    }
+    if let Some(burst) = burst {
+        body["rate"]["burst"] = burst.into();
+    }
+}
+
+/// The text of a file, or of standard input for `-`.
+pub(crate) fn read_file(file: &Path) -> Result<String, Failure> {
+    let read = if file == Path::new("-") {
+        std::io::read_to_string(std::io::stdin())
+    } else {
+        std::fs::read_to_string(file)
+    };
+    read.map_err(|source| Failure::File {
+        path: file.display().to_string(),
+        source,
+    })
 }
 
 #[cfg(test)]

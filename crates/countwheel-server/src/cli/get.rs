@@ -7,7 +7,7 @@ use countwheel_time::{Clock, Timestamp};
 use super::connection::Connection;
 use super::follow::{lateness, line, outcome};
 use super::{Exit, Failure, Terminal, repeat, retry, text};
-use crate::client::{Timer, TimerAnswer};
+use crate::client::{Timer, TimerAnswer, TimerTarget};
 
 /// How many attempts to come are told.
 const NEXT_SHOWN: usize = 5;
@@ -38,6 +38,16 @@ impl Get {
     }
 }
 
+/// Where a timer is delivered.
+fn place(target: &TimerTarget) -> String {
+    if !target.url.is_empty() {
+        return target.url.clone();
+    }
+    let endpoint = target.endpoint.as_deref().unwrap_or("of the queue");
+    let path = target.path.as_deref().unwrap_or_default();
+    format!("endpoint {endpoint} {path}").trim_end().to_owned()
+}
+
 /// A timer as a sheet, one property a line.
 fn lines(timer: &Timer, now: Timestamp) -> Vec<String> {
     let when = |at| format!("{}  {}", text::clock(at, now), text::from_now(at, now));
@@ -61,7 +71,7 @@ fn lines(timer: &Timer, now: Timestamp) -> Vec<String> {
         line("due", &when(timer.due)),
         line("created", &when(timer.created)),
         line("revision", &timer.revision.to_string()),
-        line("post", &timer.target.url),
+        line("post", &place(&timer.target)),
         line("body", &body),
         line("retry", &retry::describe(&timer.retry)),
     ];

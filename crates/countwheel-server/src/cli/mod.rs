@@ -8,12 +8,14 @@ mod arguments;
 pub mod cluster;
 mod connection;
 mod drain;
+pub mod endpoint;
 mod fire;
 mod follow;
 mod get;
 mod list;
 mod move_all;
 mod move_timer;
+pub mod queue;
 mod queues;
 mod remove;
 mod repeat;
@@ -69,6 +71,12 @@ pub enum Command {
     Resume(drain::Resume),
     /// Show how many timers each queue has
     Queues(queues::Queues),
+    /// Put, show and remove endpoints: where deliveries go, by name
+    #[command(subcommand)]
+    Endpoint(endpoint::Endpoint),
+    /// Put, show and remove the settings of a queue
+    #[command(subcommand)]
+    Queue(queue::Queue),
     /// Follow one timer until it is done, dead or removed
     Watch(watch::Watch),
     /// Show when each attempt would come under a retry policy, or each run of a schedule
@@ -157,6 +165,8 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Drain(drain) => drain.run(terminal).await,
         Command::Resume(resume) => resume.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,
+        Command::Endpoint(endpoint) => endpoint.run(terminal).await,
+        Command::Queue(queue) => queue.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,
         Command::Simulate(simulate) => simulate.run(terminal),
         Command::Snapshot(snapshot) => snapshot.run(terminal).await,

@@ -33,8 +33,24 @@ pub struct Set {
     #[arg(long, value_name = "POLICY", value_parser = missed, default_value = "fire", hide_default_value = true)]
     missed: Missed,
     /// Where it is delivered
-    #[arg(long, value_name = "URL")]
-    post: String,
+    #[arg(
+        long,
+        value_name = "URL",
+        required_unless_present = "endpoint",
+        conflicts_with = "endpoint"
+    )]
+    post: Option<String>,
+    /// The endpoint that it is delivered to
+    #[arg(long, value_name = "NAME")]
+    endpoint: Option<String>,
+    /// What follows the URL of the endpoint: /orders/7?x=1
+    #[arg(
+        long,
+        value_name = "PATH",
+        requires = "endpoint",
+        conflicts_with = "post"
+    )]
+    path: Option<String>,
     /// By another method than POST: GET, HEAD, PUT, PATCH, DELETE, OPTIONS
     #[arg(long, value_name = "METHOD", value_parser = method_of, default_value = "POST", hide_default_value = true)]
     method: Method,
@@ -109,7 +125,11 @@ impl Set {
         Ok(NewTimer {
             due,
             options: SetOptions { missed, recurrence },
-            url: self.post.clone(),
+            url: self.post.clone().unwrap_or_default(),
+            endpoint: self.endpoint.clone().map(|endpoint| {
+                let path = self.path.clone().unwrap_or_default();
+                (endpoint, path)
+            }),
             method: self.method.clone(),
             headers: once_each(&self.headers)?,
             timeout: self.timeout,

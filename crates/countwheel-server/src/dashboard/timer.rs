@@ -19,7 +19,7 @@ use crate::api::problem::{Code, Problem};
 use crate::api::recurrence;
 use crate::api::request::Query;
 use crate::api::retry::{self, Standing};
-use crate::job::Job;
+use crate::job::{Job, To};
 use crate::time::format_duration;
 
 /// How many bytes of a body are shown.
@@ -233,8 +233,18 @@ impl Target {
         Self {
             facts: vec![
                 fact("method", job.method.to_string()),
-                fact("URL", without_query(&job.url)),
-                fact("timeout", format_duration(job.timeout)),
+                match &job.to {
+                    To::Url(url) => fact("URL", without_query(url)),
+                    To::Endpoint { name, path } => {
+                        let name = name.as_deref().unwrap_or("that of the queue");
+                        fact("endpoint", without_query(&format!("{name} {path}")))
+                    }
+                },
+                fact(
+                    "timeout",
+                    job.timeout
+                        .map_or("that of the endpoint".to_owned(), format_duration),
+                ),
                 fact("content type", job.content_type.unwrap_or_default()),
             ],
             headers: headers.collect(),

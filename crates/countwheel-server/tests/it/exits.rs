@@ -327,7 +327,7 @@ fn every_command_that_needs_a_server_says_that_there_is_none() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("http://{}", free.local_addr().unwrap());
     drop(free);
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 17] = [
         &["set", "k", "--in", "5s", "--post", "http://127.0.0.1:9/"],
         &["move", "k", "--in", "5s"],
         &["remove", "k"],
@@ -338,6 +338,13 @@ fn every_command_that_needs_a_server_says_that_there_is_none() {
         &["resend", "k"],
         &["queues"],
         &["snapshot", "first"],
+        &["endpoint", "put", "shop", "--url", "http://127.0.0.1:9/"],
+        &["endpoint", "get", "shop"],
+        &["endpoint", "list"],
+        &["endpoint", "remove", "shop"],
+        &["queue", "put", "--endpoint", "shop"],
+        &["queue", "get"],
+        &["queue", "remove"],
     ];
     for command in commands {
         let output = program().args(command).args(["--server", &server]).output();

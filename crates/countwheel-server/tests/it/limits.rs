@@ -3,18 +3,27 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
 use crate::support::{Answer, Client, Directory, Server, output_of_refusal, program};
 
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 6] = [
+const ELSEWHERE: [&str; 12] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "trailers of a request",
     "extension of a chunk",
     "payloads on a page of a list",
     "timers that one drain hands back",
+    "`per_second` of a `rate`",
+    "`ca`, `certificate`",
+    "`key` of a `client_certificate`",
+    "an endpoint or the settings of a queue, as they are stored",
+    "all endpoints, queues and drains",
+    "timers that name an endpoint and are counted",
 ];
 
 /// The cells of the rows of a section.
@@ -54,6 +63,7 @@ fn long(amount: u64) -> String {
 /// Sends what has so much of what the row is about.
 fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
     const TIMER: &str = "/v1/queues/q/timers/k";
+    const ENDPOINT: &str = "/v1/endpoints/e";
     let path = |path: &str| path.to_owned();
     let set = |rest: &str| format!(r#"{{"in":"1h","target":{{"url":"http://x/"}}{rest}}}"#);
     let target = |target: &str| format!(r#"{{"in":"1h","target":{{{target}}}}}"#);
@@ -63,6 +73,11 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             r#""url":"http://x/","headers":{{{}}}"#,
             all.collect::<Vec<_>>().join(",")
         ))
+    };
+    let endpoint = |rest: &str| format!(r#"{{"url":"http://x/"{rest}}}"#);
+    let secret = |id: &str, bytes: u64| {
+        let key = BASE64_STANDARD.encode(long(bytes));
+        format!(r#"{{"id":"{id}","secret":"whsec_{key}"}}"#)
     };
     let (path, body) = match limit {
         "length of a queue" => (format!("/v1/queues/{}/timers/k", long(amount)), set("")),
@@ -154,6 +169,44 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
         "attempts of a simulation" => {
             let body = format!(r#"{{"retry":{{"fixed":1}},"limit":{amount}}}"#);
             return client.json("POST", "/v1/simulate", &body);
+        }
+        "length of an endpoint" => (format!("/v1/endpoints/{}", long(amount)), endpoint("")),
+        "`target.path`" => {
+            let made = client.json("PUT", ENDPOINT, &endpoint(""));
+            assert!(matches!(made.status, 200 | 201), "{made:?}");
+            let rest = long(amount - 1);
+            (
+                path(TIMER),
+                target(&format!(r#""endpoint":"e","path":"/{rest}""#)),
+            )
+        }
+        "secrets of an endpoint" => {
+            let all = (0..amount).map(|id| secret(&id.to_string(), 24));
+            let all = all.collect::<Vec<_>>().join(",");
+            (path(ENDPOINT), endpoint(&format!(r#","secrets":[{all}]"#)))
+        }
+        "a secret" => (
+            path(ENDPOINT),
+            endpoint(&format!(r#","secrets":[{}]"#, secret("a", amount))),
+        ),
+        "id of a secret" => (
+            path(ENDPOINT),
+            endpoint(&format!(r#","secrets":[{}]"#, secret(&long(amount), 24))),
+        ),
+        "`concurrency`" => (
+            path(ENDPOINT),
+            endpoint(&format!(r#","concurrency":{amount}"#)),
+        ),
+        "`burst` of a `rate`" => (
+            path(ENDPOINT),
+            endpoint(&format!(r#","rate":{{"per_second":1,"burst":{amount}}}"#)),
+        ),
+        "`payload_limit`" => (
+            path("/v1/queues/q"),
+            format!(r#"{{"payload_limit":{amount}}}"#),
+        ),
+        "endpoints on a page of their list" => {
+            return client.get(&format!("/v1/endpoints?limit={amount}"));
         }
         other => panic!("a row that no test holds: {other}"),
     };

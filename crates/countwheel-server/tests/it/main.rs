@@ -18,6 +18,7 @@ mod nodes_long;
 mod noise;
 mod process;
 mod refusals;
+mod resources;
 mod routes;
 mod sentences;
 mod support;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use countwheel_postgres::{PostgresOptions, testing};
 use countwheel_time::Patience;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::sentences::{SENTENCES, client_of, hear};
-use crate::support::{PATIENCE, Server, program};
+use crate::support::{Client, PATIENCE, Server, Target, program};
 
 fn node(options: &PostgresOptions) -> Server {
     let mut command = program();
@@ -54,5 +54,65 @@ fn every_sentence_holds_of_the_client_of_one_node_and_of_three() {
     for count in [1, 3] {
         let mut speaker = client_of(nodes(&database, count));
         assert_eq!(hear(&mut *speaker), SENTENCES.len(), "{count} nodes");
+    }
+}
+
+/// What one node has put, the others know: at once where they are asked for it, and within a second where they
+/// deliver.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn each_node_knows_the_endpoints_and_queues_that_another_has_put() {
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+    let target = Target::answering("200 OK");
+    let mut put = |of: usize, path: &str, tag: Option<&Value>, body: &Value| {
+        let mut headers = vec![("content-type", "application/json")];
+        let tag = tag.map(|revision| format!("\"{revision}\""));
+        headers.extend(tag.iter().map(|tag| ("if-match", &**tag)));
+        let body = body.to_string();
+        let answer = clients[of].send("PUT", path, &headers, body.as_bytes());
+        assert!(matches!(answer.status, 200 | 201), "{path}: {answer:?}");
+        answer.json()
+    };
+    for round in 0..5 {
+        let (one, other) = (round % 2, (round + 1) % 2);
+        let (shop, queue) = (format!("shop-{round}"), format!("orders-{round}"));
+        let endpoint = format!("/v1/endpoints/{shop}");
+        let first = put(one, &endpoint, None, &json!({"url": "http://x.invalid/"}));
+        let revision = first["revision"].clone();
+        // By the revision that the other node has just answered.
+        let url = json!({ "url": format!("{}/{round}", target.url) });
+        put(other, &endpoint, Some(&revision), &url);
+        put(
+            one,
+            &format!("/v1/queues/{queue}"),
+            None,
+            &json!({ "endpoint": shop }),
+        );
+        // Whichever node has the shard of one of these, it finds the place.
+        for key in 0..8 {
+            let path = format!("/v1/queues/{queue}/timers/{key}");
+            put(other, &path, None, &json!({"in": 0}));
+        }
+        for _ in 0..8 {
+            let line = target.next().request_line;
+            assert_eq!(line, format!("POST /hook/{round} HTTP/1.1"));
+        }
+    }
+    // A node of which nobody asks anything knows it as well: here, what a set takes from its queue.
+    let patience = Patience::of(PATIENCE);
+    let limit = json!({"payload_limit": 1});
+    clients[0]
+        .json("PUT", "/v1/queues/small", &limit.to_string())
+        .expect(201);
+    let set = json!({"in": "9d", "target": {"url": "http://x.invalid/"}, "body": 12});
+    while clients[1]
+        .json("PUT", "/v1/queues/small/timers/k", &set.to_string())
+        .status
+        != 413
+    {
+        assert!(!patience.left().is_zero());
+        crate::support::pause();
     }
 }

@@ -23,4 +23,5 @@ mod pages;
 mod patroni;
 mod postgres;
 mod power;
+mod signatures;
 mod soak;

@@ -259,6 +259,7 @@ impl Replay {
             options: timer.options,
             // The server refuses a timer without a target, and says so.
             url: self.target.clone().or(url).unwrap_or_default(),
+            endpoint: None,
             method,
             headers,
             timeout,

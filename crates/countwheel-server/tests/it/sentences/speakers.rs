@@ -548,6 +548,7 @@ impl OverClient {
             method: Method::POST,
             due: Due::In(hours(due)),
             options: SetOptions::default(),
+            endpoint: None,
             url: self.bench.url(how),
             headers: std::collections::BTreeMap::new(),
             timeout: None,

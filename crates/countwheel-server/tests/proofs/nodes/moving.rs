@@ -319,6 +319,24 @@ fn far(node: &Server) -> u64 {
     queue.map_or(0, |queue| queue["pending"].as_u64().expect("a number"))
 }
 
+/// Puts an endpoint with a secret, and a queue that names it.
+fn put_by_name(at: &Server) {
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let endpoint = json!({"url": "http://x.invalid/", "secrets": [{"id": "a", "secret": secret}]});
+    let queue = json!({"endpoint": "shop"});
+    for (path, body) in [("/v1/endpoints/shop", endpoint), ("/v1/queues/far", queue)] {
+        assert_eq!(asked(at, "PUT", path, Some(&body)).status, 201, "{path}");
+    }
+}
+
+/// What a service shows of both, but for the revisions.
+fn by_name(at: &Server) -> [Value; 3] {
+    let endpoint = asked(at, "GET", "/v1/endpoints/shop", None).body;
+    let queue = asked(at, "GET", "/v1/queues/far", None).body;
+    let shown = [&endpoint["url"], &endpoint["secrets"], &queue["endpoint"]];
+    shown.map(Value::clone)
+}
+
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
 fn a_move_is_given_up_then_made_then_made_back_and_made_again() {
@@ -329,6 +347,9 @@ fn a_move_is_given_up_then_made_then_made_back_and_made_again() {
     let (url, schema) = sides.target.clone();
     let here = ["--schema", &*schema];
     fill(&sides.from, TIMERS);
+    put_by_name(&sides.from);
+    let named = by_name(&sides.from);
+    assert_eq!(named[2], "shop");
 
     // One that hangs while it copies is ended from outside. The service notices, and serves on.
     begin(&sides.from, &sides.target);
@@ -351,6 +372,7 @@ fn a_move_is_given_up_then_made_then_made_back_and_made_again() {
     wait_until_taken(&sides.node);
     assert_eq!(far(&sides.node), TIMERS);
     assert_eq!(far(&sides.from), TIMERS, "it asks the node");
+    assert_eq!(by_name(&sides.node), named);
 
     // Not back while a node lives.
     let data = sides.node.data.with_extension("back");
@@ -373,6 +395,7 @@ fn a_move_is_given_up_then_made_then_made_back_and_made_again() {
     assert!(said.contains("were moved to"), "{said}");
     let returned = Server::start(&data);
     assert_eq!(far(&returned), TIMERS);
+    assert_eq!(by_name(&returned), named);
 
     // Into the same tables again: they are emptied, and the move waits for a node, which can start now.
     sides.from.kill();
@@ -392,4 +415,5 @@ fn a_move_is_given_up_then_made_then_made_back_and_made_again() {
     });
     wait_until_taken(&sides.node);
     assert_eq!(far(&sides.node), TIMERS);
+    assert_eq!(by_name(&sides.node), named);
 }

@@ -1,0 +1,622 @@
+//! Endpoints: where deliveries go, by name. Put, shown, listed and removed.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, Request, StatusCode, Uri};
+use axum::response::Response;
+use countwheel_durable::store::Filter;
+use countwheel_durable::{
+    Configured, QueueName, Request as Asked, SettingName, SettingPrecondition, SettingsVersion,
+    StateKind, TimerError, Timers,
+};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::json::{self, Field, Kind};
+use super::problem::{Code, Problem};
+use super::request::{Honoured, Query, endpoint_of, invalid_endpoint, json_body, precondition};
+use super::timers::{read_headers, read_timeout, read_url};
+use super::{App, answer, retry, stored};
+use crate::job::Job;
+use crate::resources::endpoint::{
+    self, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName, KEY_MAX_BYTES,
+    LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart,
+};
+use crate::resources::queue::Queue;
+use crate::resources::sealed::{Kept, NoKey};
+use crate::resources::signature::SigningKey;
+use crate::resources::{Entry, Resources, setting_of_endpoint};
+use crate::time::{format_duration, format_time};
+
+/// How long the id of a secret may be.
+const ID_MAX_BYTES: usize = 64;
+/// The slowest rate: one in 1,000 seconds.
+const RATE_MIN: f64 = 0.001;
+/// How many timers that name an endpoint are counted.
+const USES_MAX: u64 = 1_000;
+/// How many timers are read at a time while those are counted.
+const PIECE: usize = 100;
+
+/// An endpoint as it is shown: nothing that is secret.
+#[derive(Serialize)]
+struct EndpointBody<'a> {
+    endpoint: &'a str,
+    revision: u64,
+    url: &'a str,
+    headers: serde_json::Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<String>,
+    secrets: Vec<SecretBody<'a>>,
+    /// Where there is something secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sealed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    concurrency: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<Rate>,
+    disabled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ca: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate: Option<CertificateBody<'a>>,
+    /// Why nothing is delivered there, if a secret cannot be opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct SecretBody<'a> {
+    id: &'a str,
+    created: String,
+}
+
+#[derive(Serialize)]
+struct CertificateBody<'a> {
+    certificate: &'a str,
+}
+
+impl<'a> EndpointBody<'a> {
+    fn of(name: &'a EndpointName, opened: &'a Opened) -> Self {
+        let it = &opened.settings;
+        let headers = it.headers.iter();
+        let secrets = it.secrets.iter().map(|secret| SecretBody {
+            id: &secret.id,
+            created: format_time(secret.created),
+        });
+        let certificate = it
+            .client_certificate
+            .as_ref()
+            .map(|client| CertificateBody {
+                certificate: &client.certificate,
+            });
+        Self {
+            endpoint: name.as_str(),
+            revision: opened.revision.0,
+            url: &it.url,
+            headers: headers
+                .map(|(name, value)| (name.clone(), Value::String(value.clone())))
+                .collect(),
+            timeout: it.timeout.map(format_duration),
+            secrets: secrets.collect(),
+            sealed: it.is_sealed(),
+            retry: it.retry.as_ref().map(retry::show),
+            concurrency: it.concurrency,
+            rate: it.rate,
+            disabled: it.disabled,
+            ca: it.ca.as_deref(),
+            client_certificate: certificate,
+            fault: opened.means.as_ref().err().map(String::as_str),
+        }
+    }
+}
+
+pub(super) async fn put(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let name = endpoint_of(request.uri())?;
+    let setting = setting(&name)?;
+    Query::of(request.uri(), &[])?;
+    let condition = precondition(request.headers(), Honoured::Both)?;
+    let body = json_body(&app, request).await?;
+    let make = |known: &Resources| {
+        let entry = known.endpoint(&name);
+        let before = entry.and_then(|entry| entry.what.as_deref());
+        let read = read(&body, &app, &name, before.map(|it| &it.settings))?;
+        Ok(Some(read.to_value()))
+    };
+    let version = |known: &Resources| known.endpoint(&name).map(|entry| entry.version);
+    let changed = stored::change(&app, &setting, condition, version, "endpoint", make).await?;
+    let known = app.look().await?;
+    let opened = known.endpoint(&name).and_then(|entry| entry.what.as_ref());
+    // Somebody may have removed it since, or put another.
+    let opened = opened.filter(|opened| opened.revision == changed.version);
+    let status = stored::put_status(&changed);
+    match opened {
+        Some(opened) => Ok(stored::shown(
+            status,
+            &EndpointBody::of(&name, opened),
+            changed.version,
+        )),
+        None => Ok(stored::shown(
+            status,
+            &Changed::of(&name, &changed),
+            changed.version,
+        )),
+    }
+}
+
+/// What was put and changed again before it could be shown.
+#[derive(Serialize)]
+struct Changed<'a> {
+    endpoint: &'a str,
+    revision: u64,
+}
+
+impl<'a> Changed<'a> {
+    fn of(name: &'a EndpointName, changed: &stored::Changed) -> Self {
+        Self {
+            endpoint: name.as_str(),
+            revision: changed.version.0,
+        }
+    }
+}
+
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let name = endpoint_of(&uri)?;
+    Query::of(&uri, &[])?;
+    let known = app.look().await?;
+    let entry = known.endpoint(&name).ok_or_else(no_such_endpoint)?;
+    let opened = entry.what.as_ref();
+    let opened = opened.ok_or_else(|| stored::unreadable("endpoint"))?;
+    let body = EndpointBody::of(&name, opened);
+    Ok(stored::shown_unless_known(&headers, &body, entry.version))
+}
+
+pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        endpoints: Vec<EndpointBody<'a>>,
+        next: Option<&'a str>,
+        /// How many are left out that cannot be read.
+        #[serde(skip_serializing_if = "is_none")]
+        unreadable: usize,
+    }
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it so")]
+    fn is_none(count: &usize) -> bool {
+        *count == 0
+    }
+    let query = Query::of(&uri, &["limit", "after"])?;
+    let limit = query.read("limit", "a number from 1 to 1000", |text| {
+        let limit = text.parse().ok();
+        limit.filter(|limit| (1..=1_000).contains(limit))
+    })?;
+    let after = query.get("after").map(EndpointName::new).transpose();
+    let after = after.map_err(|_| invalid_endpoint())?;
+    let known = app.look().await?;
+    let mut entries = known.endpoints_after(after.as_ref());
+    let page: Vec<_> = entries.by_ref().take(limit.unwrap_or(100)).collect();
+    let next = entries.next().and(page.last());
+    let unreadable = page
+        .iter()
+        .filter(|(_, entry)| entry.what.is_none())
+        .count();
+    let shown = page.iter().filter_map(|(name, entry)| {
+        let opened = entry.what.as_deref()?;
+        Some(EndpointBody::of(name, opened))
+    });
+    let body = Answer {
+        endpoints: shown.collect(),
+        next: next.map(|(name, _)| name.as_str()),
+        unreadable,
+    };
+    Ok(answer(StatusCode::OK, &body))
+}
+
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        endpoint: &'a str,
+        removed: bool,
+    }
+    let name = endpoint_of(&uri)?;
+    let setting = setting(&name)?;
+    Query::of(&uri, &[])?;
+    let condition = precondition(&headers, Honoured::IfMatch)?;
+    let known = app.look().await?;
+    if known.endpoint(&name).is_none() {
+        return Err(no_such_endpoint());
+    }
+    let of_name = |entry: &Entry<Queue>| {
+        let queue = entry.what.as_deref();
+        queue.is_some_and(|queue| queue.endpoint.as_deref() == Some(name.as_str()))
+    };
+    let queues = known.queues().filter(|(_, entry)| of_name(entry)).count();
+    let asked = name.clone();
+    let timers = app.read(move |timers| uses(timers, &asked)).await?;
+    if queues > 0 || timers > 0 {
+        let most = if timers < USES_MAX { "" } else { "at least " };
+        let timers = counted(timers, "timer");
+        let queues = counted(queues as u64, "queue");
+        let detail = format!("the endpoint is named by {most}{timers} and {queues}");
+        return Err(Problem::new(Code::InUse, detail));
+    }
+    let version = |known: &Resources| known.endpoint(&name).map(|entry| entry.version);
+    let gone = |known: &Resources| match known.endpoint(&name) {
+        None => Err(no_such_endpoint()),
+        Some(_) => Ok(None),
+    };
+    stored::change(&app, &setting, condition, version, "endpoint", gone).await?;
+    let body = Answer {
+        endpoint: name.as_str(),
+        removed: true,
+    };
+    Ok(answer(StatusCode::OK, &body))
+}
+
+/// So many of a thing, in words.
+pub(super) fn counted(number: u64, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
+}
+
+/// How many timers name the endpoint that wait, are delivered or are dead; the count ends at [`USES_MAX`]. Reads
+/// all such timers, a few at a time.
+fn uses(timers: &Timers, name: &EndpointName) -> Result<u64, Problem> {
+    let store = |error| Problem::from(&error);
+    let queues = timers.counted().map_err(store)?.queues;
+    let mut found = 0;
+    for counts in queues {
+        for state in [StateKind::Pending, StateKind::Delivering, StateKind::Dead] {
+            if counts.of(state) > 0 {
+                found += uses_in(timers, name, &counts.queue, state)?;
+            }
+            if found >= USES_MAX {
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn uses_in(
+    timers: &Timers,
+    name: &EndpointName,
+    queue: &QueueName,
+    state: StateKind,
+) -> Result<u64, Problem> {
+    let filter = Filter {
+        queue: queue.clone(),
+        state: Some(state),
+        prefix: None,
+        due_from: None,
+        due_before: None,
+        after: None,
+        limit: PIECE,
+        scan_limit: Filter::SCAN_LIMIT,
+    };
+    let (mut found, mut after) = (0, None);
+    loop {
+        let page = timers.page(&filter, after);
+        let page = page.map_err(|error| Problem::from(&error))?;
+        let names = |payload: &[u8]| Job::endpoint_of(payload).as_deref() == Some(name.as_str());
+        let of_page = page.records.iter().filter(|it| names(&it.payload));
+        found += of_page.count() as u64;
+        after = page.next;
+        if after.is_none() || found >= USES_MAX {
+            return Ok(found);
+        }
+    }
+}
+
+fn setting(name: &EndpointName) -> Result<SettingName, Problem> {
+    setting_of_endpoint(name).ok_or_else(invalid_endpoint)
+}
+
+fn no_such_endpoint() -> Problem {
+    Problem::new(Code::NotFound, "there is no endpoint of that name")
+}
+
+/// What a setting of a wrong value answers.
+pub(super) fn invalid(field: &Field<'_>, detail: impl Into<String>) -> Problem {
+    Problem::new(Code::InvalidSetting, detail).at(field.pointer())
+}
+
+/// Reads an endpoint, checks every bound, and seals what is secret. What is secret and not said is taken from
+/// `before`.
+fn read(
+    body: &[u8],
+    app: &App,
+    name: &EndpointName,
+    before: Option<&Endpoint>,
+) -> Result<Endpoint, Problem> {
+    let mut object = Field::root(json::parse(body)?).object()?;
+    let url = object.require("url")?;
+    let headers = object.take("headers");
+    let timeout = object.take("timeout");
+    let secrets = object.take("secrets");
+    let policy = object.take("retry");
+    let concurrency = object.take("concurrency");
+    let rate = object.take("rate");
+    let disabled = object.take("disabled");
+    let ca = object.take("ca");
+    let client = object.take("client_certificate");
+    object.finish()?;
+    let url = read_url(&url, &app.targets)?;
+    let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
+    let timeout = timeout.as_ref().map(read_timeout).transpose()?;
+    let policy = policy.as_ref().map(retry::read).transpose()?;
+    let concurrency = concurrency.as_ref().map(read_concurrency).transpose()?;
+    let rate = rate.as_ref().map(read_rate).transpose()?;
+    let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
+    let sealing = Sealing { app, name, before };
+    let secrets = match &secrets {
+        Some(secrets) => sealing.secrets(secrets)?,
+        None => Vec::new(),
+    };
+    let ca_text = ca
+        .as_ref()
+        .map(|field| pem(field, CERTIFICATES_MAX_BYTES))
+        .transpose()?;
+    if let (Some(field), Some(text)) = (&ca, &ca_text) {
+        let checked = endpoint::tls(Some(text), None, app.catalogue().roots());
+        checked.map_err(|error| invalid(field, error.problem))?;
+    }
+    let client_certificate = client.as_ref().map(|field| sealing.client(field));
+    Ok(Endpoint {
+        url,
+        headers,
+        timeout,
+        secrets,
+        retry: policy,
+        concurrency,
+        rate,
+        disabled,
+        ca: ca_text,
+        client_certificate: client_certificate.transpose()?,
+    })
+}
+
+/// A text in PEM of bounded length.
+fn pem(field: &Field<'_>, most: usize) -> Result<String, Problem> {
+    let text = field.text()?;
+    if text.len() > most {
+        let detail = format!("a text in PEM has at most {most} bytes here");
+        return Err(invalid(field, detail));
+    }
+    Ok(text.into_owned())
+}
+
+/// How many attempts may run at a time.
+pub(super) fn read_concurrency(field: &Field<'_>) -> Result<u32, Problem> {
+    let number = field.whole()?.and_then(|number| u32::try_from(number).ok());
+    let number = number.filter(|number| (1..=LIMIT_MAX).contains(number));
+    number.ok_or_else(|| invalid(field, "concurrency is a whole number from 1 to 1000000"))
+}
+
+/// How many attempts may start a second.
+pub(super) fn read_rate(field: &Field<'_>) -> Result<Rate, Problem> {
+    let mut object = field.object()?;
+    let per_second = object.require("per_second")?;
+    let burst = object.take("burst");
+    object.finish()?;
+    let Kind::Number(number) = per_second.kind() else {
+        return Err(per_second.malformed("must be a number"));
+    };
+    let number = number.parse().ok();
+    let number = number.filter(|rate| (RATE_MIN..=f64::from(LIMIT_MAX)).contains(rate));
+    let number: f64 = number
+        .ok_or_else(|| invalid(&per_second, "per_second is a number from 0.001 to 1000000"))?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a rate is at most a million"
+    )]
+    let of_a_second = number.ceil() as u32;
+    let burst = match &burst {
+        None => of_a_second,
+        Some(field) => {
+            let burst = field.whole()?.and_then(|number| u32::try_from(number).ok());
+            let burst = burst.filter(|burst| (1..=LIMIT_MAX).contains(burst));
+            burst.ok_or_else(|| invalid(field, "burst is a whole number from 1 to 1000000"))?
+        }
+    };
+    Ok(Rate {
+        per_second: number,
+        burst,
+    })
+}
+
+/// What the secrets of an endpoint are sealed with, and which there were before.
+struct Sealing<'a> {
+    app: &'a App,
+    name: &'a EndpointName,
+    before: Option<&'a Endpoint>,
+}
+
+impl Sealing<'_> {
+    fn secrets(&self, field: &Field<'_>) -> Result<Vec<Secret>, Problem> {
+        let elements = field.elements()?;
+        if elements.len() > SECRETS_MAX {
+            let detail = format!("an endpoint has at most {SECRETS_MAX} secrets");
+            return Err(invalid(field, detail));
+        }
+        let mut secrets: Vec<Secret> = Vec::with_capacity(elements.len());
+        for element in &elements {
+            let secret = self.secret(element)?;
+            if secrets.iter().any(|before| before.id == secret.id) {
+                let detail = format!("the id {:?} is given twice", secret.id);
+                return Err(invalid(element, detail));
+            }
+            secrets.push(secret);
+        }
+        Ok(secrets)
+    }
+
+    /// A secret with its id, the id of one that is kept, or a secret alone.
+    fn secret(&self, element: &Field<'_>) -> Result<Secret, Problem> {
+        let before = self.before.map_or(&[][..], |before| &before.secrets);
+        let vault = self.app.catalogue().vault();
+        let is_kept =
+            |kept: &&Secret, secret: &str| endpoint::is_same_secret(vault, self.name, kept, secret);
+        if let Kind::Text(text) = element.kind() {
+            check_secret(element, &text)?;
+            let kept = before.iter().find(|kept| is_kept(kept, &text));
+            return match kept {
+                Some(kept) => Ok(kept.clone()),
+                None => self.new_secret(element, drawn_id()?, &text),
+            };
+        }
+        let mut object = element.object()?;
+        let id = object.require("id")?;
+        let secret = object.take("secret");
+        object.finish()?;
+        let text = id.text()?;
+        let is_id = (1..=ID_MAX_BYTES).contains(&text.len())
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte));
+        if !is_id {
+            let detail = "an id is 1 to 64 ASCII letters, digits and . _ -";
+            return Err(invalid(&id, detail));
+        }
+        let kept = before.iter().find(|kept| kept.id == text);
+        let Some(secret) = secret else {
+            let detail = "there is no secret of that id to keep: send it";
+            return kept.cloned().ok_or_else(|| invalid(&id, detail));
+        };
+        let said = secret.text()?;
+        check_secret(&secret, &said)?;
+        match kept.filter(|kept| is_kept(kept, &said)) {
+            Some(kept) => Ok(kept.clone()),
+            None => self.new_secret(&secret, text.into_owned(), &said),
+        }
+    }
+
+    fn new_secret(&self, field: &Field<'_>, id: String, secret: &str) -> Result<Secret, Problem> {
+        let vault = self.app.catalogue().vault();
+        let kept = endpoint::seal_secret(vault, self.name, &id, secret);
+        Ok(Secret {
+            kept: kept.map_err(|NoKey| key_required(field))?,
+            id,
+            created: self.app.clock.timestamp(),
+        })
+    }
+
+    fn client(&self, field: &Field<'_>) -> Result<ClientCertificate, Problem> {
+        let mut object = field.object()?;
+        let certificate = object.require("certificate")?;
+        let key = object.take("key");
+        object.finish()?;
+        let text = pem(&certificate, CERTIFICATES_MAX_BYTES)?;
+        let catalogue = self.app.catalogue();
+        let before = self.before.and_then(|it| it.client_certificate.as_ref());
+        let (secret, kept) = match &key {
+            Some(key) => (pem(key, KEY_MAX_BYTES)?, None),
+            None => {
+                let detail = "there is no key to keep: send it";
+                let before = before.ok_or_else(|| invalid(field, detail))?;
+                let opened = endpoint::open_key(catalogue.vault(), self.name, &before.key);
+                let detail = "the key that is kept cannot be opened: send it";
+                let opened = opened.ok_or_else(|| invalid(field, detail))?;
+                (opened, Some(before.key.clone()))
+            }
+        };
+        let checked = endpoint::tls(None, Some((&text, &secret)), catalogue.roots());
+        checked.map_err(|BadTls { part, problem }| match part {
+            TlsPart::Key => invalid(key.as_ref().unwrap_or(field), problem),
+            TlsPart::Authorities | TlsPart::Certificate => invalid(&certificate, problem),
+        })?;
+        let sealed = |kept: Option<Kept>| match kept {
+            Some(kept) => Ok(kept),
+            None => endpoint::seal_key(catalogue.vault(), self.name, &secret),
+        };
+        Ok(ClientCertificate {
+            certificate: text,
+            key: sealed(kept).map_err(|NoKey| key_required(key.as_ref().unwrap_or(field)))?,
+        })
+    }
+}
+
+fn check_secret(field: &Field<'_>, text: &str) -> Result<(), Problem> {
+    let detail = "a secret is whsec_ and the base64 of 24 to 64 bytes, with padding";
+    match SigningKey::new(text) {
+        Some(_) => Ok(()),
+        None => Err(invalid(field, detail)),
+    }
+}
+
+fn key_required(field: &Field<'_>) -> Problem {
+    let detail = "the service can be reached from other machines and has no key to seal secrets with: \
+                  start it with --secret-key-file";
+    Problem::new(Code::SecretKeyRequired, detail).at(field.pointer())
+}
+
+/// The id of a secret that was given none.
+fn drawn_id() -> Result<String, Problem> {
+    let drawn = getrandom::u64();
+    let drawn = drawn.map_err(|_| Problem::new(Code::Internal, "there is no randomness"))?;
+    Ok(format!("{drawn:016x}"))
+}
+
+/// Seals anew what was sealed with another key than the first, or not at all. What changes meanwhile is left as it
+/// is: whoever changed it has sealed it.
+pub(crate) async fn reseal(app: &App) {
+    let known = match app.look().await {
+        Ok(known) => known,
+        Err(problem) => {
+            let detail = problem.parts().2.to_owned();
+            tracing::warn!(
+                detail,
+                "secrets are not sealed anew: the settings cannot be read"
+            );
+            return;
+        }
+    };
+    for (name, entry) in known.endpoints_after(None) {
+        let Some(opened) = &entry.what else {
+            continue;
+        };
+        let resealed = opened.settings.resealed(name, app.catalogue().vault());
+        let (Some(resealed), Some(setting)) = (resealed, setting_of_endpoint(name)) else {
+            continue;
+        };
+        let value = resealed.to_value();
+        match replace(app, setting, entry.version, value).await {
+            Ok(()) => tracing::info!(endpoint = %name, "secrets are sealed anew"),
+            // Another node has done it meanwhile, or a caller has put another.
+            Err(TimerError::Setting(_)) => {}
+            Err(error) => {
+                tracing::warn!(endpoint = %name, %error, "secrets are not sealed anew");
+            }
+        }
+    }
+}
+
+async fn replace(
+    app: &App,
+    name: SettingName,
+    version: SettingsVersion,
+    value: Vec<u8>,
+) -> Result<(), TimerError> {
+    let request = Asked::Configure {
+        name,
+        value: Some(value),
+        precondition: SettingPrecondition::Version(version),
+    };
+    app.ask::<Configured>(request).await.map(drop)
+}

@@ -1,0 +1,230 @@
+//! `countwheel endpoint put`, `get`, `list` and `remove`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::arguments::{Change, duration, header, limits};
+use super::connection::Service;
+use super::follow::line;
+use super::table::Table;
+use super::{Exit, Failure, Terminal};
+use crate::client::EndpointShown;
+use crate::time::format_duration;
+
+/// Endpoints: where deliveries go, by name.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum Endpoint {
+    /// Make an endpoint, or put another in its place: of a file with its JSON, or of options
+    Put(Box<Put>),
+    /// Show one endpoint
+    Get(Named),
+    /// Show all endpoints in the order of their names
+    List(All),
+    /// Remove an endpoint that no timer and no queue names
+    Remove(Remove),
+}
+
+/// `countwheel endpoint put`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Put {
+    /// The endpoint's name
+    name: String,
+    /// Its JSON, as the API takes it; - reads standard input. Secrets and certificates are put so
+    #[arg(long, value_name = "FILE", required_unless_present = "url",
+          conflicts_with_all = ["url", "headers", "timeout", "concurrency", "per_second", "burst", "disabled"])]
+    file: Option<PathBuf>,
+    /// Where it is
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Sent with each delivery: 'name: value'
+    #[arg(long = "header", value_name = "HEADER", value_parser = header)]
+    headers: Vec<(String, String)>,
+    /// How long one attempt may take
+    #[arg(long, value_name = "D", value_parser = duration)]
+    timeout: Option<Duration>,
+    /// How many attempts may run at a time
+    #[arg(long, value_name = "N")]
+    concurrency: Option<u32>,
+    /// How many attempts may start a second
+    #[arg(long, value_name = "N")]
+    per_second: Option<f64>,
+    /// How many of them at once
+    #[arg(long, value_name = "N", requires = "per_second")]
+    burst: Option<u32>,
+    /// Let no attempt start
+    #[arg(long)]
+    disabled: bool,
+    #[command(flatten)]
+    change: Change,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// Which server, and which form.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct Asked {
+    #[command(flatten)]
+    service: Service,
+    /// Print the server's JSON, one line for each result
+    #[arg(long)]
+    json: bool,
+}
+
+/// One endpoint.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Named {
+    /// The endpoint's name
+    name: String,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// All endpoints.
+#[derive(Clone, Debug, clap::Args)]
+pub struct All {
+    #[command(flatten)]
+    asked: Asked,
+}
+
+/// `countwheel endpoint remove`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Remove {
+    /// The endpoint's name
+    name: String,
+    /// Only if it has this revision
+    #[arg(long, value_name = "N")]
+    if_revision: Option<u64>,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+impl Endpoint {
+    pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        match self {
+            Self::Put(put) => put.run(terminal).await?,
+            Self::Get(Named { name, asked }) => {
+                let answer = asked.service.client()?.endpoint(name).await?;
+                if asked.json {
+                    writeln!(terminal.out, "{}", answer.json())?;
+                } else {
+                    for line in sheet(&answer.value) {
+                        writeln!(terminal.out, "{line}")?;
+                    }
+                }
+            }
+            Self::List(All { asked }) => list(asked, terminal).await?,
+            Self::Remove(Remove {
+                name,
+                if_revision,
+                asked,
+            }) => {
+                let client = asked.service.client()?;
+                let answer = client.remove_endpoint(name, *if_revision).await?;
+                if asked.json {
+                    writeln!(terminal.out, "{}", answer.json())?;
+                } else {
+                    writeln!(terminal.out, "{}", line("removed", name))?;
+                }
+            }
+        }
+        Ok(Exit::Done)
+    }
+}
+
+impl Put {
+    async fn run(&self, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+        let body = match &self.file {
+            Some(file) => super::arguments::read_file(file)?,
+            None => self.body().to_string(),
+        };
+        let precondition = self.change.precondition();
+        let client = self.asked.service.client()?;
+        let answer = client.put_endpoint(&self.name, body, precondition).await?;
+        if self.asked.json {
+            writeln!(terminal.out, "{}", answer.json())?;
+        } else {
+            let EndpointShown { url, revision, .. } = &answer.value;
+            let words = format!("{}  {url}  rev {revision}", self.name);
+            writeln!(terminal.out, "{}", line("put", &words))?;
+        }
+        Ok(())
+    }
+
+    fn body(&self) -> Value {
+        let mut body = json!({ "url": self.url });
+        if !self.headers.is_empty() {
+            let headers = self.headers.iter();
+            let headers = headers.map(|(name, value)| (name.clone(), Value::String(value.clone())));
+            body["headers"] = Value::Object(headers.collect());
+        }
+        if let Some(timeout) = self.timeout {
+            body["timeout"] = format_duration(timeout).into();
+        }
+        if self.disabled {
+            body["disabled"] = true.into();
+        }
+        limits(&mut body, self.concurrency, self.per_second, self.burst);
+        body
+    }
+}
+
+async fn list(asked: &Asked, terminal: &mut Terminal<'_>) -> Result<(), Failure> {
+    let client = asked.service.client()?;
+    let mut table = Table::new(["ENDPOINT", "URL", "SECRETS>", "REVISION>", "STATE"]);
+    let mut after: Option<String> = None;
+    loop {
+        let page = client.endpoints(after.as_deref()).await?;
+        if asked.json {
+            writeln!(terminal.out, "{}", page.json())?;
+        }
+        for it in &page.value.endpoints {
+            table.push([
+                it.endpoint.clone(),
+                it.url.clone(),
+                it.secrets.len().to_string(),
+                it.revision.to_string(),
+                state(it).to_owned(),
+            ]);
+        }
+        after = page.value.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    if !asked.json {
+        table.write(terminal.out)?;
+    }
+    Ok(())
+}
+
+fn state(endpoint: &EndpointShown) -> &'static str {
+    match (&endpoint.fault, endpoint.disabled) {
+        (Some(_), _) => "fault",
+        (None, true) => "disabled",
+        (None, false) => "-",
+    }
+}
+
+/// An endpoint as a sheet, one property a line.
+fn sheet(endpoint: &EndpointShown) -> Vec<String> {
+    let mut lines = vec![
+        line("endpoint", &endpoint.endpoint),
+        line("url", &endpoint.url),
+        line("revision", &endpoint.revision.to_string()),
+    ];
+    let headers = endpoint.headers.iter();
+    lines.extend(headers.map(|(name, value)| line("header", &format!("{name}: {value}"))));
+    lines.extend(endpoint.timeout.iter().map(|it| line("timeout", it)));
+    for secret in &endpoint.secrets {
+        let words = format!("{}  created {}", secret.id, secret.created);
+        lines.push(line("secret", &words));
+    }
+    if endpoint.disabled {
+        lines.push(line("disabled", "no attempt starts"));
+    }
+    lines.extend(endpoint.fault.iter().map(|it| line("fault", it)));
+    lines
+}

@@ -1,0 +1,459 @@
+//! Endpoints: where deliveries go, and what goes with each of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel_durable::{NameError, QueueName, RetryPolicy, SettingsVersion};
+use countwheel_time::Timestamp;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::sealed::{Kept, NoKey, Vault};
+use super::signature::SigningKey;
+use super::{read_policy, read_span};
+use crate::api::retry;
+use crate::time::format_duration;
+
+/// How many secrets an endpoint may have at a time.
+pub(crate) const SECRETS_MAX: usize = 8;
+/// How many attempts at a time, and how many a second, a limit may name.
+pub(crate) const LIMIT_MAX: u32 = 1_000_000;
+/// How long a text in PEM of certificates may be, in bytes.
+pub(crate) const CERTIFICATES_MAX_BYTES: usize = 16 << 10;
+/// How long a text in PEM of a key may be, in bytes.
+pub(crate) const KEY_MAX_BYTES: usize = 8 << 10;
+/// The version of the stored form.
+const FORMAT: u32 = 1;
+
+/// The name of an endpoint. The rules are those of a queue without a namespace.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct EndpointName(QueueName);
+
+impl EndpointName {
+    pub(crate) fn new(name: &str) -> Result<Self, NameError> {
+        QueueName::new(name).map(Self)
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl fmt::Display for EndpointName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// How many attempts may start.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Rate {
+    /// A second, in the long run.
+    pub(crate) per_second: f64,
+    /// At once, after a pause.
+    pub(crate) burst: u32,
+}
+
+/// A secret that signs deliveries.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Secret {
+    pub(crate) id: String,
+    /// When the secret was given, by the wall clock.
+    #[serde(with = "micros")]
+    pub(crate) created: Timestamp,
+    pub(crate) kept: Kept,
+}
+
+/// What the service shows of itself in TLS.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ClientCertificate {
+    /// In PEM.
+    pub(crate) certificate: String,
+    /// The key, in PEM.
+    pub(crate) key: Kept,
+}
+
+/// An endpoint as it was asked for.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) url: String,
+    /// In the order in which they were sent, names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) secrets: Vec<Secret>,
+    pub(crate) retry: Option<RetryPolicy>,
+    pub(crate) concurrency: Option<u32>,
+    pub(crate) rate: Option<Rate>,
+    pub(crate) disabled: bool,
+    /// The authorities to trust in place of those of the service, in PEM.
+    pub(crate) ca: Option<String>,
+    pub(crate) client_certificate: Option<ClientCertificate>,
+}
+
+/// The stored form.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    url: String,
+    headers: Vec<(String, String)>,
+    timeout: Option<String>,
+    secrets: Vec<Secret>,
+    retry: Option<Value>,
+    concurrency: Option<u32>,
+    rate: Option<Rate>,
+    disabled: bool,
+    ca: Option<String>,
+    client_certificate: Option<ClientCertificate>,
+}
+
+/// A time as microseconds since 1970.
+mod micros {
+    use countwheel_time::Timestamp;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it so")]
+    pub(super) fn serialize<S: Serializer>(at: &Timestamp, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(at.as_micros())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Timestamp, D::Error> {
+        u64::deserialize(from).map(Timestamp::from_micros)
+    }
+}
+
+impl Endpoint {
+    /// The value of the setting that is this endpoint.
+    pub(crate) fn to_value(&self) -> Vec<u8> {
+        let stored = Stored {
+            format: FORMAT,
+            url: self.url.clone(),
+            headers: self.headers.clone(),
+            timeout: self.timeout.map(format_duration),
+            secrets: self.secrets.clone(),
+            retry: self.retry.as_ref().map(retry::show),
+            concurrency: self.concurrency,
+            rate: self.rate,
+            disabled: self.disabled,
+            ca: self.ca.clone(),
+            client_certificate: self.client_certificate.clone(),
+        };
+        // A text, numbers and lists of them are always JSON.
+        serde_json::to_vec(&stored).unwrap_or_default()
+    }
+
+    /// The endpoint of a setting; `None` if a later version has written it, or nobody.
+    pub(crate) fn of_value(value: &[u8]) -> Option<Self> {
+        let stored: Stored = serde_json::from_slice(value).ok()?;
+        if stored.format != FORMAT {
+            return None;
+        }
+        Some(Self {
+            url: stored.url,
+            headers: stored.headers,
+            timeout: read_span(stored.timeout.as_deref())?,
+            secrets: stored.secrets,
+            retry: read_policy(stored.retry.as_ref())?,
+            concurrency: stored.concurrency,
+            rate: stored.rate,
+            disabled: stored.disabled,
+            ca: stored.ca,
+            client_certificate: stored.client_certificate,
+        })
+    }
+
+    /// Whether all that is secret is sealed; `None` if nothing is secret.
+    pub(crate) fn is_sealed(&self) -> Option<bool> {
+        let mut kept = self.all_kept().peekable();
+        kept.peek()?;
+        Some(kept.all(Kept::is_sealed))
+    }
+
+    fn all_kept(&self) -> impl Iterator<Item = &Kept> {
+        let secrets = self.secrets.iter().map(|secret| &secret.kept);
+        let key = self.client_certificate.iter().map(|it| &it.key);
+        secrets.chain(key)
+    }
+
+    /// The same endpoint with all that is secret stored as a new one would be; `None` if it is so already, or
+    /// cannot be opened.
+    pub(crate) fn resealed(&self, name: &EndpointName, vault: &Vault) -> Option<Self> {
+        if self.all_kept().all(|kept| vault.is_current(kept)) {
+            return None;
+        }
+        let again = |purpose: &str, kept: &Kept| {
+            let secret = vault.open(purpose, kept).ok()?;
+            vault.seal(purpose, &secret).ok()
+        };
+        let mut resealed = self.clone();
+        for secret in &mut resealed.secrets {
+            secret.kept = again(&of_secret(name, &secret.id), &secret.kept)?;
+        }
+        if let Some(client) = &mut resealed.client_certificate {
+            client.key = again(&of_key(name), &client.key)?;
+        }
+        Some(resealed)
+    }
+
+    /// Opens what an attempt needs.
+    pub(crate) fn open(
+        self,
+        name: &EndpointName,
+        revision: SettingsVersion,
+        vault: &Vault,
+        roots: &Arc<RootCertStore>,
+    ) -> Opened {
+        let means = self.means(name, revision, vault, roots);
+        Opened {
+            revision,
+            settings: self,
+            means,
+        }
+    }
+
+    fn means(
+        &self,
+        name: &EndpointName,
+        revision: SettingsVersion,
+        vault: &Vault,
+        roots: &Arc<RootCertStore>,
+    ) -> Result<Means, String> {
+        let key = |secret: &Secret| {
+            let text = vault.open(&of_secret(name, &secret.id), &secret.kept);
+            let text = text.map_err(|error| format!("secret {}: {error}", secret.id))?;
+            SigningKey::new(&text).ok_or_else(|| format!("secret {}: it is none", secret.id))
+        };
+        let keys = self.secrets.iter().map(key);
+        let keys = keys.collect::<Result<Vec<_>, String>>()?;
+        let key = self.client_certificate.as_ref().map(|client| {
+            let key = vault.open(&of_key(name), &client.key);
+            key.map_err(|error| format!("client_certificate: {error}"))
+        });
+        let key = key.transpose()?;
+        let certificate = self.client_certificate.as_ref().zip(key.as_deref());
+        let certificate = certificate.map(|(client, key)| (client.certificate.as_str(), key));
+        let tls = tls(self.ca.as_deref(), certificate, roots).map_err(|error| error.problem)?;
+        Ok(Means {
+            keys: keys.into(),
+            trust: tls.map(|config| Trust {
+                number: revision.0,
+                config: Arc::new(config),
+            }),
+        })
+    }
+}
+
+/// What a sealed secret is for.
+fn of_secret(name: &EndpointName, id: &str) -> String {
+    format!("endpoint/{name} secret/{id}")
+}
+
+/// What a sealed key is for.
+fn of_key(name: &EndpointName) -> String {
+    format!("endpoint/{name} client-key")
+}
+
+/// Seals a secret of an endpoint.
+pub(crate) fn seal_secret(
+    vault: &Vault,
+    name: &EndpointName,
+    id: &str,
+    secret: &str,
+) -> Result<Kept, NoKey> {
+    vault.seal(&of_secret(name, id), secret)
+}
+
+/// Whether this is the secret that is kept.
+pub(crate) fn is_same_secret(
+    vault: &Vault,
+    name: &EndpointName,
+    kept: &Secret,
+    secret: &str,
+) -> bool {
+    let opened = vault.open(&of_secret(name, &kept.id), &kept.kept);
+    opened.is_ok_and(|opened| opened == secret)
+}
+
+/// Seals the key of a client certificate.
+pub(crate) fn seal_key(vault: &Vault, name: &EndpointName, key: &str) -> Result<Kept, NoKey> {
+    vault.seal(&of_key(name), key)
+}
+
+/// The key of a client certificate, if it can be opened.
+pub(crate) fn open_key(vault: &Vault, name: &EndpointName, key: &Kept) -> Option<String> {
+    vault.open(&of_key(name), key).ok()
+}
+
+/// An endpoint with what an attempt needs.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) revision: SettingsVersion,
+    pub(crate) settings: Endpoint,
+    /// Or why no attempt can be made: a secret cannot be opened.
+    pub(crate) means: Result<Means, String>,
+}
+
+/// What signs deliveries, and what stands in for the service's own TLS.
+#[derive(Clone, Debug)]
+pub(crate) struct Means {
+    pub(crate) keys: Arc<[SigningKey]>,
+    pub(crate) trust: Option<Trust>,
+}
+
+/// How an endpoint is trusted, and shown who calls.
+#[derive(Clone, Debug)]
+pub(crate) struct Trust {
+    /// Another number for whatever else is trusted.
+    pub(crate) number: u64,
+    pub(crate) config: Arc<ClientConfig>,
+}
+
+/// What part of the settings for TLS is wrong, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BadTls {
+    pub(crate) part: TlsPart,
+    pub(crate) problem: String,
+}
+
+/// A part of the settings for TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TlsPart {
+    Authorities,
+    Certificate,
+    Key,
+}
+
+/// The TLS of an endpoint that has its own: authorities in place of the service's, a certificate, or both.
+pub(crate) fn tls(
+    ca: Option<&str>,
+    client: Option<(&str, &str)>,
+    roots: &Arc<RootCertStore>,
+) -> Result<Option<ClientConfig>, BadTls> {
+    if ca.is_none() && client.is_none() {
+        return Ok(None);
+    }
+    let bad = |part, problem: String| BadTls { part, problem };
+    let roots = match ca {
+        None => Arc::clone(roots),
+        Some(ca) => {
+            let mut own = RootCertStore::empty();
+            for authority in certificates(ca).map_err(|it| bad(TlsPart::Authorities, it))? {
+                let added = own.add(authority);
+                added.map_err(|error| bad(TlsPart::Authorities, error.to_string()))?;
+            }
+            Arc::new(own)
+        }
+    };
+    let config = ClientConfig::builder().with_root_certificates(roots);
+    let Some((certificate, key)) = client else {
+        return Ok(Some(config.with_no_client_auth()));
+    };
+    let chain = certificates(certificate).map_err(|it| bad(TlsPart::Certificate, it))?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes());
+    let key = key.map_err(|_| bad(TlsPart::Key, "it has no key in PEM".to_owned()))?;
+    // What the library says of a key could have parts of it.
+    let config = config.with_client_auth_cert(chain, key);
+    let wrong = |_| {
+        let problem = "it cannot be used with the certificate".to_owned();
+        bad(TlsPart::Key, problem)
+    };
+    config.map(Some).map_err(wrong)
+}
+
+/// The certificates of a text in PEM, one at least.
+fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    match found {
+        Err(error) => Err(error.to_string()),
+        Ok(found) if found.is_empty() => Err("it has no certificate in PEM".to_owned()),
+        Ok(found) => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use countwheel_durable::{Jitter, Preset};
+
+    use super::*;
+
+    fn endpoint() -> Endpoint {
+        Endpoint {
+            url: "https://example.com/hooks".to_owned(),
+            headers: vec![
+                ("x-b".to_owned(), "1".to_owned()),
+                ("x-a".to_owned(), "é".to_owned()),
+            ],
+            timeout: Some(Duration::from_nanos(100_000_001)),
+            secrets: vec![Secret {
+                id: "a".to_owned(),
+                created: Timestamp::from_micros(1_700_000_000_000_001),
+                kept: Kept::Plain("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned()),
+            }],
+            retry: Some(Preset::Wechat.policy().jitter(Jitter::Full)),
+            concurrency: Some(7),
+            rate: Some(Rate {
+                per_second: 0.5,
+                burst: 3,
+            }),
+            disabled: true,
+            ca: Some("x".to_owned()),
+            client_certificate: Some(ClientCertificate {
+                certificate: "y".to_owned(),
+                key: Kept::Plain("z".to_owned()),
+            }),
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_read_as_it_was_stored_and_nothing_else_is_one() {
+        let bare = Endpoint {
+            headers: Vec::new(),
+            timeout: None,
+            secrets: Vec::new(),
+            retry: None,
+            concurrency: None,
+            rate: None,
+            disabled: false,
+            ca: None,
+            client_certificate: None,
+            ..endpoint()
+        };
+        for endpoint in [endpoint(), bare] {
+            let value = endpoint.to_value();
+            assert_eq!(Endpoint::of_value(&value).as_ref(), Some(&endpoint));
+            let text = String::from_utf8(value).unwrap();
+            let later = text.replace(r#""format":1"#, r#""format":2"#);
+            for other in ["", "{}", "fire", &later, &text[1..]] {
+                assert_eq!(Endpoint::of_value(other.as_bytes()), None, "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn secrets_are_resealed_once_the_first_key_is_another() {
+        let name = EndpointName::new("shop").unwrap();
+        let vault = Vault::without_key(true);
+        assert_eq!(endpoint().resealed(&name, &vault), None);
+        assert_eq!(endpoint().is_sealed(), Some(false));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "07".repeat(32)).unwrap();
+        let vault = Vault::of_file(file.path()).unwrap();
+        let sealed = endpoint().resealed(&name, &vault).expect("a plain secret");
+        assert_eq!(sealed.is_sealed(), Some(true));
+        assert_eq!(sealed.resealed(&name, &vault), None);
+        let text = String::from_utf8(sealed.to_value()).unwrap();
+        assert!(!text.contains("MfKQ9r8G"), "{text}");
+        let secret = &sealed.secrets[0];
+        let opened = vault.open("endpoint/shop secret/a", &secret.kept).unwrap();
+        assert!(opened.ends_with("LaLaSw"));
+        // Under another name nothing opens.
+        let other = EndpointName::new("other").unwrap();
+        let roots = Arc::new(RootCertStore::empty());
+        let version = SettingsVersion(1);
+        let opened = sealed.clone().open(&other, version, &vault, &roots);
+        assert!(opened.means.unwrap_err().starts_with("secret a: "));
+    }
+}

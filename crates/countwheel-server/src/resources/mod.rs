@@ -1,0 +1,262 @@
+//! Queues and endpoints as stored things: each is a setting of the store, and all of them are in memory, parsed once
+//! for each of their versions.
+
+pub(crate) mod endpoint;
+pub(crate) mod queue;
+pub(crate) mod route;
+pub(crate) mod sealed;
+pub(crate) mod signature;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel_durable::{
+    QueueName, Request, RetryPolicy, SettingName, SettingPrecondition, Settings, SettingsVersion,
+    Timers,
+};
+use countwheel_time::{Clock, Instant};
+use parking_lot::{Mutex, RwLock};
+use rustls::RootCertStore;
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+use self::endpoint::{Endpoint, EndpointName, Opened};
+use self::queue::Queue;
+use self::sealed::Vault;
+use crate::api::json::{self, Field};
+use crate::api::retry;
+use crate::time::parse_duration;
+
+/// How long what is known counts as known, where looking again asks no store.
+const LOOKED_FOR: Duration = Duration::from_millis(20);
+/// The same where a look asks the store: of a process that owns no shard.
+const READ_FOR: Duration = Duration::from_millis(500);
+/// How long a look at the store may take.
+const LOOKS_FOR: Duration = Duration::from_secs(5);
+/// What the settings of endpoints begin with.
+const ENDPOINT: &str = "endpoint/";
+/// What the settings of queues begin with.
+const QUEUE: &str = "queue/";
+
+/// The setting of an endpoint.
+pub(crate) fn setting_of_endpoint(name: &EndpointName) -> Option<SettingName> {
+    SettingName::new(format!("{ENDPOINT}{name}")).ok()
+}
+
+/// The setting of a queue.
+pub(crate) fn setting_of_queue(queue: &QueueName) -> Option<SettingName> {
+    SettingName::new(format!("{QUEUE}{queue}")).ok()
+}
+
+/// A stored duration: nothing, or what a text says. `None` if the text says none.
+#[expect(
+    clippy::option_option,
+    reason = "the outer one is whether it could be read"
+)]
+fn read_span(text: Option<&str>) -> Option<Option<Duration>> {
+    text.map_or(Some(None), |text| parse_duration(text).map(Some))
+}
+
+/// A stored retry policy: nothing, or what is written. `None` if that is no policy.
+#[expect(
+    clippy::option_option,
+    reason = "the outer one is whether it could be read"
+)]
+fn read_policy(value: Option<&Value>) -> Option<Option<RetryPolicy>> {
+    let Some(value) = value else {
+        return Some(None);
+    };
+    let text = value.to_string();
+    let parsed = json::parse(text.as_bytes()).ok()?;
+    retry::read(&Field::root(parsed)).ok().map(Some)
+}
+
+/// One of the things that are stored.
+#[derive(Debug)]
+pub(crate) struct Entry<T> {
+    pub(crate) version: SettingsVersion,
+    /// `None` if a later version of the program has written it, or nobody: nothing is made of it.
+    pub(crate) what: Option<Arc<T>>,
+}
+
+impl<T> Clone for Entry<T> {
+    fn clone(&self) -> Self {
+        Self {
+            version: self.version,
+            what: self.what.clone(),
+        }
+    }
+}
+
+/// All queues and endpoints as of one version of the settings.
+#[derive(Debug, Default)]
+pub(crate) struct Resources {
+    version: SettingsVersion,
+    endpoints: BTreeMap<EndpointName, Entry<Opened>>,
+    queues: BTreeMap<QueueName, Entry<Queue>>,
+}
+
+impl Resources {
+    /// Those of the settings. What `before` has in the same version is taken from there.
+    fn of(settings: &Settings, before: &Self, vault: &Vault, roots: &Arc<RootCertStore>) -> Self {
+        let mut now = Self {
+            version: settings.version(),
+            ..Self::default()
+        };
+        for (setting, value) in settings.iter() {
+            let (text, version) = (setting.as_str(), value.version);
+            if let Some(name) = text.strip_prefix(ENDPOINT) {
+                let Ok(name) = EndpointName::new(name) else {
+                    continue;
+                };
+                let known = before.endpoints.get(&name);
+                let entry = known.filter(|it| it.version == version).cloned();
+                let entry = entry.unwrap_or_else(|| {
+                    let read = Endpoint::of_value(&value.value);
+                    let opened = read.map(|it| it.open(&name, version, vault, roots));
+                    if let Some(Err(reason)) = opened.as_ref().map(|it| &it.means) {
+                        tracing::error!(endpoint = %name, reason, "nothing is delivered there");
+                    }
+                    let what = opened.map(Arc::new);
+                    Entry { version, what }
+                });
+                now.endpoints.insert(name, entry);
+            } else if let Some(queue) = text.strip_prefix(QUEUE) {
+                let Ok(queue) = QueueName::from_text(queue) else {
+                    continue;
+                };
+                let known = before.queues.get(&queue);
+                let entry = known.filter(|it| it.version == version).cloned();
+                let entry = entry.unwrap_or_else(|| {
+                    let what = Queue::of_value(&value.value).map(Arc::new);
+                    Entry { version, what }
+                });
+                now.queues.insert(queue, entry);
+            }
+        }
+        now
+    }
+
+    /// The endpoint of that name.
+    pub(crate) fn endpoint(&self, name: &EndpointName) -> Option<&Entry<Opened>> {
+        self.endpoints.get(name)
+    }
+
+    /// The endpoints behind a name, in order of name.
+    pub(crate) fn endpoints_after(
+        &self,
+        after: Option<&EndpointName>,
+    ) -> impl Iterator<Item = (&EndpointName, &Entry<Opened>)> {
+        use std::ops::Bound;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.endpoints.range((from, Bound::Unbounded))
+    }
+
+    /// The settings of that queue.
+    pub(crate) fn queue(&self, queue: &QueueName) -> Option<&Entry<Queue>> {
+        self.queues.get(queue)
+    }
+
+    /// The queues with settings, in order of name.
+    pub(crate) fn queues(&self) -> impl Iterator<Item = (&QueueName, &Entry<Queue>)> {
+        self.queues.iter()
+    }
+}
+
+/// The queues and endpoints that this process knows, of the settings of one store.
+#[derive(Debug)]
+pub(crate) struct Catalogue {
+    known: RwLock<Arc<Resources>>,
+    /// When the settings were looked at last. Whoever holds the lock looks.
+    looked: Mutex<Option<Instant>>,
+    vault: Vault,
+    roots: Arc<RootCertStore>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Catalogue {
+    /// Knows nothing yet. `roots` are trusted where an endpoint names none.
+    pub(crate) fn new(vault: Vault, roots: Arc<RootCertStore>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            known: RwLock::default(),
+            looked: Mutex::default(),
+            vault,
+            roots,
+            clock,
+        }
+    }
+
+    pub(crate) fn vault(&self) -> &Vault {
+        &self.vault
+    }
+
+    pub(crate) fn roots(&self) -> &Arc<RootCertStore> {
+        &self.roots
+    }
+
+    /// What is known just now.
+    pub(crate) fn known(&self) -> Arc<Resources> {
+        Arc::clone(&self.known.read())
+    }
+
+    /// What is known, after a look that asks no store if the last one is some time ago. `None` if only the
+    /// store could tell.
+    pub(crate) fn current(&self, timers: &Timers) -> Option<Arc<Resources>> {
+        let now = self.clock.now();
+        // Whoever looks already looks for all.
+        if let Some(mut looked) = self.looked.try_lock() {
+            let since = looked.map(|at| now.saturating_since(at));
+            if since.is_none_or(|since| since >= LOOKED_FOR) {
+                if !timers.owned().is_empty() {
+                    self.look(timers);
+                    *looked = Some(now);
+                } else if since.is_none_or(|since| since >= READ_FOR) {
+                    return None;
+                }
+            }
+        }
+        Some(self.known())
+    }
+
+    /// What the settings say now. Of a process that owns no shard, this reads the store; blocks.
+    pub(crate) fn refresh(&self, timers: &Timers) -> Arc<Resources> {
+        let mut looked = self.looked.lock();
+        self.look(timers);
+        *looked = Some(self.clock.now());
+        drop(looked);
+        self.known()
+    }
+
+    /// What the settings say now, with all that other nodes have changed until now: an owner looks at the store.
+    pub(crate) async fn look_at_store(self: &Arc<Self>, timers: Timers) -> Arc<Resources> {
+        // No endpoint has this name, so nothing is changed. An engine looks at the store before it says so.
+        if let Ok(name) = SettingName::new(ENDPOINT) {
+            let (send, receive) = oneshot::channel();
+            let nothing = Request::Configure {
+                name,
+                value: None,
+                precondition: SettingPrecondition::Version(SettingsVersion(u64::MAX)),
+            };
+            timers.submit(nothing, move |_| {
+                // Whoever has asked may have gone.
+                send.send(()).unwrap_or_default();
+            });
+            // Without an answer, what is known has to do.
+            drop(tokio::time::timeout(LOOKS_FOR, receive).await);
+        }
+        let catalogue = Arc::clone(self);
+        let looked = tokio::task::spawn_blocking(move || catalogue.refresh(&timers)).await;
+        looked.unwrap_or_else(|_| self.known())
+    }
+
+    fn look(&self, timers: &Timers) {
+        let settings = timers.settings();
+        let before = self.known();
+        if settings.version() == before.version {
+            return;
+        }
+        let now = Resources::of(&settings, &before, &self.vault, &self.roots);
+        *self.known.write() = Arc::new(now);
+    }
+}

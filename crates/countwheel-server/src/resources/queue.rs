@@ -1,0 +1,116 @@
+//! Queues as they are stored: what holds for the timers of one that do not say it themselves.
+
+use std::time::Duration;
+
+use countwheel_durable::{Missed, RetryPolicy};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::endpoint::Rate;
+use super::{read_policy, read_span};
+use crate::api::{recurrence, retry};
+use crate::time::format_duration;
+
+/// The most bytes that a queue's limit of payloads may name.
+pub(crate) const PAYLOAD_MAX_BYTES: u64 = 16 << 20;
+/// The version of the stored form.
+const FORMAT: u32 = 1;
+
+/// The settings of a queue as they were asked for.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Queue {
+    /// The endpoint of timers that name none.
+    pub(crate) endpoint: Option<String>,
+    pub(crate) retry: Option<RetryPolicy>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) concurrency: Option<u32>,
+    pub(crate) rate: Option<Rate>,
+    /// The longest body of a timer, in bytes.
+    pub(crate) payload_limit: Option<u64>,
+    pub(crate) missed: Option<Missed>,
+}
+
+/// The stored form.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    format: u32,
+    endpoint: Option<String>,
+    retry: Option<Value>,
+    timeout: Option<String>,
+    concurrency: Option<u32>,
+    rate: Option<Rate>,
+    payload_limit: Option<u64>,
+    missed: Option<Value>,
+}
+
+impl Queue {
+    /// The value of the setting that has this.
+    pub(crate) fn to_value(&self) -> Vec<u8> {
+        let stored = Stored {
+            format: FORMAT,
+            endpoint: self.endpoint.clone(),
+            retry: self.retry.as_ref().map(retry::show),
+            timeout: self.timeout.map(format_duration),
+            concurrency: self.concurrency,
+            rate: self.rate,
+            payload_limit: self.payload_limit,
+            missed: self.missed.map(recurrence::show_any_missed),
+        };
+        // Texts and numbers are always JSON.
+        serde_json::to_vec(&stored).unwrap_or_default()
+    }
+
+    /// The queue of a setting; `None` if a later version has written it, or nobody.
+    pub(crate) fn of_value(value: &[u8]) -> Option<Self> {
+        let stored: Stored = serde_json::from_slice(value).ok()?;
+        if stored.format != FORMAT {
+            return None;
+        }
+        let missed = stored.missed.as_ref().map(recurrence::missed_of);
+        Some(Self {
+            endpoint: stored.endpoint,
+            retry: read_policy(stored.retry.as_ref())?,
+            timeout: read_span(stored.timeout.as_deref())?,
+            concurrency: stored.concurrency,
+            rate: stored.rate,
+            payload_limit: stored.payload_limit,
+            missed: missed.map_or(Some(None), |missed| missed.map(Some))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use countwheel_durable::Preset;
+
+    use super::*;
+
+    #[test]
+    fn a_queue_is_read_as_it_was_stored_and_nothing_else_is_one() {
+        let full = Queue {
+            endpoint: Some("shop".to_owned()),
+            retry: Some(Preset::Eureka.policy()),
+            timeout: Some(Duration::from_millis(1_500)),
+            concurrency: Some(3),
+            rate: Some(Rate {
+                per_second: 2.5,
+                burst: 5,
+            }),
+            payload_limit: Some(0),
+            missed: Some(Missed::SkipIfOlderThan(Duration::from_secs(60))),
+        };
+        let fire = Queue {
+            missed: Some(Missed::Fire),
+            ..Queue::default()
+        };
+        for queue in [full, fire, Queue::default()] {
+            let value = queue.to_value();
+            assert_eq!(Queue::of_value(&value).as_ref(), Some(&queue));
+            let text = String::from_utf8(value).unwrap();
+            let later = text.replace(r#""format":1"#, r#""format":2"#);
+            for other in ["", "{}", &later, &text[1..]] {
+                assert_eq!(Queue::of_value(other.as_bytes()), None, "{other}");
+            }
+        }
+    }
+}
