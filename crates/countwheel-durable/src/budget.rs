@@ -61,6 +61,8 @@ struct Shared {
     catching_up: AtomicUsize,
     /// How often limits of flows have changed: changed under the lock of the state.
     flow_changes: AtomicU64,
+    /// How often timers have been given other flows.
+    route_changes: AtomicU64,
     max_in_flight: usize,
     percent: usize,
     max_waiting: usize,
@@ -244,6 +246,7 @@ impl Budget {
             members: AtomicUsize::new(0),
             catching_up: AtomicUsize::new(0),
             flow_changes: AtomicU64::new(0),
+            route_changes: AtomicU64::new(0),
             max_in_flight: config.max_in_flight.max(1),
             percent: usize::from(config.queue_share_percent.clamp(1, 100)),
             max_waiting: config.max_waiting,
@@ -276,6 +279,22 @@ impl Budget {
                 .flows
                 .limits_changed(|id, flow| wake_for(members, id, flow, wakes));
         });
+    }
+
+    /// Timers may have other [flows](Flows::route) than before: those that wait for one are read anew. Costs a look at
+    /// all that is due. A driver of [engines](crate::Engine) gives each of them a turn then.
+    pub fn routes_changed(&self) {
+        self.change(|state, shared, wakes| {
+            shared.route_changes.fetch_add(1, Ordering::AcqRel);
+            if !planted!(FlowRoutesStay) {
+                wakes.extend(state.members.values().filter_map(|it| it.wake.clone()));
+            }
+        });
+    }
+
+    /// How often they had.
+    pub(crate) fn route_changes(&self) -> u64 {
+        self.0.route_changes.load(Ordering::Acquire)
     }
 
     /// Takes room for requests that wait; one request that is too large for all of it has it alone.

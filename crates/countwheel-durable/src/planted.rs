@@ -90,6 +90,8 @@ bugs! {
     FlowWakesNobody,
     /// A change of limits is seen by nobody who waits.
     FlowChangeUnseen,
+    /// What waits for a flow waits for it though it belongs to another by now.
+    FlowRoutesStay,
     /// Who gives back a place of a flow takes it again, however long others wait.
     FlowNobodyElse,
     /// What was left to the store of a flow is not read again.

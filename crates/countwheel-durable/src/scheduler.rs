@@ -199,6 +199,8 @@ pub(crate) struct Scheduler {
     holds: Holds,
     suspects: Suspects,
     parked: Parked,
+    /// How often timers had been given other flows when that was looked at.
+    routes: u64,
     /// Starts of others since the last one of a suspect.
     ahead_of_suspects: usize,
     paused: bool,
@@ -255,6 +257,7 @@ impl Scheduler {
             among,
             suspects: Suspects::new(&config, now.boot, suspects),
             parked: Parked::new(parked),
+            routes: budget.route_changes(),
             ahead_of_suspects: 0,
             paused: false,
             held_until: None,
@@ -570,6 +573,7 @@ impl Scheduler {
                 self.backlog.restart();
             }
             self.look_aside(now, store);
+            self.look_at_routes(now);
             let refilled = self.refill(store);
             // The outcomes of this turn are committed all the same.
             failure = refilled.err();

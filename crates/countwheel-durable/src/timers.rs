@@ -927,6 +927,20 @@ impl Timers {
         self.hub.common.budget.flows_changed();
     }
 
+    /// Timers may have other [flows](crate::Flows::route) than before, since where they go has changed: those that
+    /// wait are read anew. Costs a look at all that is due.
+    ///
+    /// ```
+    /// # use countwheel_durable::Timers;
+    /// fn move_to_another_receiver(timers: &Timers) {
+    ///     // Here the program changes what its `Flows` makes of payloads.
+    ///     timers.routes_changed();
+    /// }
+    /// ```
+    pub fn routes_changed(&self) {
+        self.hub.common.budget.routes_changed();
+    }
+
     /// All settings: those that were there at the opening, with what was acknowledged since, and with
     /// what owners of other shards have changed, as of half a second before the last turn. Reads no
     /// store, unless no shard is owned here and the others are asked [elsewhere](Self::on_elsewhere).

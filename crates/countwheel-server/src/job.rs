@@ -35,6 +35,14 @@ pub(crate) enum To {
     },
 }
 
+/// Where a payload goes, as it stands there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place<'p> {
+    Url(&'p str),
+    /// An endpoint; `None` for that of the queue.
+    Endpoint(Option<&'p str>),
+}
+
 /// A payload that no version of this program wrote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the payload cannot be read")]
@@ -166,11 +174,33 @@ impl Job {
         })
     }
 
+    /// Where a payload goes, without a look at the rest of it; `None` if it cannot be read.
+    pub(crate) fn place_of(payload: &[u8]) -> Option<Place<'_>> {
+        let (version, encoded) = payload.split_first()?;
+        match *version {
+            VERSION => {
+                let (url, _) = postcard::take_from_bytes(encoded).ok()?;
+                Some(Place::Url(url))
+            }
+            WITH_METHOD => {
+                let ((_, url), _) = postcard::take_from_bytes::<(&str, &str)>(encoded).ok()?;
+                Some(Place::Url(url))
+            }
+            TO_ENDPOINT => {
+                let read = postcard::take_from_bytes::<(&str, Option<&str>)>(encoded);
+                let ((_, endpoint), _) = read.ok()?;
+                Some(Place::Endpoint(endpoint))
+            }
+            _ => None,
+        }
+    }
+
     /// The endpoint that a payload names, without a look at the rest of it.
     pub(crate) fn endpoint_of(payload: &[u8]) -> Option<String> {
-        let encoded = payload.strip_prefix(&[TO_ENDPOINT])?;
-        let read = postcard::take_from_bytes::<(&str, Option<String>)>(encoded);
-        read.ok()?.0.1
+        match Self::place_of(payload)? {
+            Place::Endpoint(name) => name.map(str::to_owned),
+            Place::Url(_) => None,
+        }
     }
 }
 

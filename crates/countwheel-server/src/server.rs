@@ -42,6 +42,7 @@ use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
 use crate::resources::Catalogue;
+use crate::resources::flows::DeliveryLimits;
 use crate::resources::sealed::{BadKeys, Vault};
 use crate::roots::{self, BadAuthorities};
 use crate::scrub::{self, Pace};
@@ -660,8 +661,13 @@ impl Service {
         )
         .keeping(self.keep_answers);
         let phases = handler.phases();
+        let flows = Arc::new(DeliveryLimits::new(
+            Arc::clone(&catalogue),
+            self.targets.clone(),
+        ));
         let limits = Config {
             max_in_flight: budget.attempts,
+            flows: Some(Arc::<DeliveryLimits>::clone(&flows)),
             ..self.limits.clone()
         };
         let Running {
@@ -669,6 +675,9 @@ impl Service {
             joining,
             moves,
         } = store.timers(handler, Arc::clone(&clock), limits, self.grace)?;
+        // Timers of endpoints wait until the endpoints are known.
+        catalogue.refresh(&timers);
+        flows.look_at_part(&timers);
         let mut peers = None;
         let joined = match (joining, &timekeeper) {
             (Some((registry, options)), Timekeeper::Cluster(clock)) => {
@@ -743,7 +752,7 @@ impl Service {
         let places = Places::new(budget.callers(files), callers);
         let app = app.with_connections(phases, Arc::clone(&places));
         let app = app.with_snapshots(self.snapshots).with_moves(moves);
-        let app = app.with_catalogue(Arc::clone(&catalogue));
+        let app = app.with_catalogue(Arc::clone(&catalogue), Arc::clone(&flows));
         let app = app.with_body_bytes(self.front.body_bytes());
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
@@ -760,7 +769,7 @@ impl Service {
         if timers.durability().is_some() {
             let cluster = joined.as_ref().map(|joined| Arc::clone(&joined.cluster));
             upkeep.spawn(keep_looking(timers.clone(), cluster, Arc::clone(machine)));
-            upkeep.spawn(keep_knowing(Arc::clone(&catalogue), timers.clone()));
+            upkeep.spawn(keep_knowing(Arc::clone(&catalogue), flows, timers.clone()));
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
@@ -933,10 +942,12 @@ fn set_aside(
 }
 
 /// Knows what other nodes put of queues and endpoints: engines without work look at nothing.
-async fn keep_knowing(catalogue: Arc<Catalogue>, timers: Timers) {
+/// And which part of limits is this node's.
+async fn keep_knowing(catalogue: Arc<Catalogue>, flows: Arc<DeliveryLimits>, timers: Timers) {
     loop {
         tokio::time::sleep(SETTINGS_EVERY).await;
         catalogue.look_at_store(timers.clone()).await;
+        flows.look_at_part(&timers);
     }
 }
 

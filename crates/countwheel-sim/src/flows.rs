@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use countwheel_durable::store::{MemoryStore, Shard, Store};
@@ -147,24 +147,36 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
 
 /// The limits of this time.
 #[derive(Debug, Default)]
-struct Rules(Mutex<BTreeMap<Flow, FlowLimits>>);
+struct Rules {
+    limits: Mutex<BTreeMap<Flow, FlowLimits>>,
+    /// What is added to the numbers of flows in payloads, as if endpoints were moved, and how many flows there are.
+    moved: AtomicU8,
+    flows: AtomicU8,
+}
 
 impl Flows for Rules {
     fn route(&self, _: &TimerName, payload: &[u8]) -> Route {
-        route_of(payload)
+        self.route_of(payload)
     }
 
     fn limits(&self, flow: &Flow) -> FlowLimits {
-        self.0.lock().get(flow).copied().unwrap_or_default()
+        self.limits.lock().get(flow).copied().unwrap_or_default()
     }
 }
 
-/// A payload is a priority and the numbers of flows.
-fn route_of(payload: &[u8]) -> Route {
-    let (priority, flows) = payload.split_first().map_or((0, &[][..]), |(p, f)| (*p, f));
-    Route {
-        flows: flows.iter().copied().map(flow).collect(),
-        priority: u32::from(priority),
+impl Rules {
+    /// A payload is a priority and the numbers of flows.
+    fn route_of(&self, payload: &[u8]) -> Route {
+        let (priority, flows) = payload.split_first().map_or((0, &[][..]), |(p, f)| (*p, f));
+        let moved = self.moved.load(Ordering::Relaxed);
+        let of = self.flows.load(Ordering::Relaxed).max(1);
+        let flows = flows
+            .iter()
+            .map(|number| flow(number.wrapping_add(moved) % of));
+        Route {
+            flows: flows.collect(),
+            priority: u32::from(priority),
+        }
     }
 }
 
@@ -228,11 +240,11 @@ impl World {
         let is_tight = random.one_in(3);
         let rules_of_config: Arc<dyn Flows> = Arc::<Rules>::clone(&rules);
         // More attempts would not fit into the memory for them.
-        let places = *random.pick(&[1_usize, 3, 6, 16, 64]);
+        let places = *random.pick(&[1_usize, 2, 3, 3, 16, 64]);
         let places = if is_tight { places.min(16) } else { places };
         let config = Config {
             max_in_flight: places,
-            queue_share_percent: *random.pick(&[75, 75, 50, 100]),
+            queue_share_percent: *random.pick(&[75, 50, 50, 100]),
             window_bytes: if is_tight { 128 << 10 } else { 64 << 20 },
             max_interruptions: u32::MAX,
             suspect_hold: Duration::ZERO,
@@ -272,13 +284,14 @@ impl World {
             config,
             rules,
         };
+        world.rules.flows.store(world.flows, Ordering::Relaxed);
         for number in 0..world.flows {
             let mut limits = world.draw_limits();
             if is_hot {
                 limits.rate = None;
                 limits.at_once = Some(world.random.pick(&[1, 2]).to_owned());
             }
-            world.rules.0.lock().insert(flow(number), limits);
+            world.rules.limits.lock().insert(flow(number), limits);
         }
         world.open(usize::try_from(shards).unwrap_or(1));
         world
@@ -339,6 +352,7 @@ impl World {
                     }
                 }
                 8 | 9 if !self.is_hot => self.change_limits(),
+                11 if self.random.one_in(4) => self.change_routes(),
                 10 if self.random.one_in(8) => self.end_process(),
                 _ => self.pass_time(),
             }
@@ -356,7 +370,7 @@ impl World {
                 at_once: Some(1),
                 ..FlowLimits::default()
             };
-            self.rules.0.lock().insert(flow(number), limits);
+            self.rules.limits.lock().insert(flow(number), limits);
         }
         self.budget.flows_changed();
         for _ in 0..100_000 {
@@ -404,12 +418,24 @@ impl World {
         let number = u8::try_from(self.random.below(u64::from(self.flows))).unwrap_or(0);
         let limits = self.draw_limits();
         self.log.note(format!("{:?} has {limits:?}", flow(number)));
-        let before = self.rules.0.lock().insert(flow(number), limits);
+        let before = self.rules.limits.lock().insert(flow(number), limits);
         if before.is_none_or(|before| before.rate != limits.rate) {
             self.rates.remove(&flow(number));
         }
         self.report.changes += 1;
         self.budget.flows_changed();
+    }
+
+    /// What is of one flow is of another from here on. Everything is read anew, as after an opening.
+    fn change_routes(&mut self) {
+        self.rules.moved.fetch_add(1, Ordering::Relaxed);
+        self.log.note("timers have other flows".to_owned());
+        self.report.changes += 1;
+        self.opened = self.clock.timestamp();
+        for driven in &mut self.all {
+            driven.waited.clear();
+        }
+        self.budget.routes_changed();
     }
 
     /// The process ends here and starts again: what ran is interrupted.
@@ -487,7 +513,7 @@ impl World {
         };
         self.log.note(match &request {
             Request::Set { name, payload, .. } => {
-                format!("set {name} in {span:?}: {:?}", route_of(payload))
+                format!("set {name} in {span:?}: {:?}", self.rules.route_of(payload))
             }
             Request::Move { name, .. } => format!("move {name} by {span:?}"),
             other => format!("{other:?}"),
@@ -611,7 +637,7 @@ impl World {
     fn start(&mut self, shard: usize, attempt: Attempt) -> Result<(), String> {
         self.report.attempts += 1;
         self.report.held += u64::from(!attempt.held.is_zero());
-        let route = route_of(&attempt.payload);
+        let route = self.rules.route_of(&attempt.payload);
         self.log.note(format!(
             "{:?} {} starts in shard {shard}, due {:?}, held {:?}, {route:?}",
             self.clock.timestamp(),
@@ -671,7 +697,7 @@ impl World {
         }
         let started: BTreeSet<_> = starts.iter().map(|it| (&it.name, it.revision)).collect();
         for attempt in starts {
-            let route = route_of(&attempt.payload);
+            let route = self.rules.route_of(&attempt.payload);
             // What was overdue has its share.
             if route.flows.is_empty() || attempt.due < self.opened {
                 continue;
@@ -687,7 +713,7 @@ impl World {
                 let still = self.get(shard, name)?.filter(|record| {
                     record.revision == *revision
                         && record.state == State::Pending
-                        && route_of(&record.payload).flows == route.flows
+                        && self.rules.route_of(&record.payload).flows == route.flows
                 });
                 if let Some(record) = still {
                     return Err(format!(
@@ -721,7 +747,7 @@ impl World {
         let opened = self.opened;
         let waited = waiting.iter().filter(|record| record.due >= opened);
         let waited = waited.map(|record| {
-            let order = (route_of(&record.payload).priority, record.due);
+            let order = (self.rules.route_of(&record.payload).priority, record.due);
             ((record.name.clone(), record.revision), order)
         });
         self.all[shard].waited = waited.collect();
@@ -752,7 +778,7 @@ impl World {
                 if free == 0 || has_share {
                     continue;
                 }
-                let route = route_of(&record.payload);
+                let route = self.rules.route_of(&record.payload);
                 let refusals = route.flows.iter().filter_map(|flow| self.refusal(flow));
                 if refusals.count() == 0 {
                     return Err(format!(

@@ -155,6 +155,16 @@ impl Scheduler {
         Ok(())
     }
 
+    /// Reads everything anew if timers have other flows than before.
+    pub(super) fn look_at_routes(&mut self, now: Now) {
+        let routes = self.member.budget().route_changes();
+        let is_changed = routes != self.routes && !planted!(FlowRoutesStay);
+        self.routes = routes;
+        if is_changed && self.parked.has_any() {
+            self.begin_anew(now);
+        }
+    }
+
     /// Waits for no flow any more that nothing waits for.
     pub(super) fn leave_flows(&mut self) {
         for flow in self.parked.take_left() {

@@ -34,7 +34,7 @@ use axum::http::{
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use countwheel_durable::{self as durable, TimerError, Timers, Trouble};
+use countwheel_durable::{self as durable, Record, State as Standing, TimerError, Timers, Trouble};
 use countwheel_time::Clock;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -54,6 +54,7 @@ use crate::metrics::{Callers, RequestLabels, Requests};
 use crate::moving::{Moves, Passed};
 use crate::places::{Figures, Places};
 use crate::pool::Phases;
+use crate::resources::flows::{Closed, DeliveryLimits};
 use crate::resources::sealed::Vault;
 use crate::resources::{Catalogue, Resources};
 use crate::roots;
@@ -135,6 +136,8 @@ pub struct App {
     pub(crate) targets: Targets,
     /// The queues and endpoints that are stored.
     catalogue: Arc<Catalogue>,
+    /// Where deliveries have limits by where they go.
+    flows: Option<Arc<DeliveryLimits>>,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -209,6 +212,7 @@ impl App {
             moves: None,
             targets: Targets::public(),
             catalogue: Arc::new(catalogue),
+            flows: None,
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
@@ -258,14 +262,27 @@ impl App {
 
     /// The same API with the queues and endpoints that deliveries see.
     #[must_use]
-    pub(crate) fn with_catalogue(mut self, catalogue: Arc<Catalogue>) -> Self {
+    pub(crate) fn with_catalogue(
+        mut self,
+        catalogue: Arc<Catalogue>,
+        flows: Arc<DeliveryLimits>,
+    ) -> Self {
         self.catalogue = catalogue;
+        self.flows = Some(flows);
         self
     }
 
     /// The queues and endpoints that are stored.
     pub(crate) fn catalogue(&self) -> &Catalogue {
         &self.catalogue
+    }
+
+    /// Why a timer that is due waits, if something else than a lack of places holds it.
+    fn held_by(&self, record: &Record) -> Option<String> {
+        let flows = self.flows.as_ref()?;
+        let is_due = record.state == Standing::Pending && record.due <= self.clock.timestamp();
+        let closed = is_due.then(|| flows.closed(&record.name, &record.payload));
+        closed.flatten().map(|Closed(why)| why)
     }
 
     /// All queues and endpoints, as they are now or were a moment ago.

@@ -877,19 +877,29 @@ pub(super) async fn get(
 ) -> Result<Response, Problem> {
     let name = timer_of(&uri)?;
     Query::of(&uri, &[])?;
+    let asked = Arc::clone(&app);
+    let held_by = move |record: &Record| asked.held_by(record);
     app.read(move |timers| {
         let record = timers.get(&name).map_err(Problem::from)?;
         let record =
             record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
         let is_known = match has_already(&headers, record.revision) {
             Known::Nothing => false,
-            Known::Revision => shows_its_revision(&record),
+            // What is held, and why, is no part of a revision.
+            Known::Revision => shows_its_revision(&record) && held_by(&record).is_none(),
             Known::Anything => true,
         };
         let response = if is_known {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
-            answer(StatusCode::OK, &TimerBody::of(&record))
+            let held_by = held_by(&record);
+            answer(
+                StatusCode::OK,
+                &TimerBody {
+                    held_by,
+                    ..TimerBody::of(&record)
+                },
+            )
         };
         Ok(tagged(response, record.revision))
     })
@@ -997,6 +1007,9 @@ pub(super) struct TimerBody {
     attempts: Vec<AttemptBody>,
     #[serde(skip_serializing_if = "Option::is_none")]
     next_attempts: Option<Vec<NextAttempt>>,
+    /// Why it waits although it is due, if something else than a lack of places holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_by: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -1156,6 +1169,7 @@ impl TimerBody {
             attempt: record.attempt,
             attempts: attempts(record, answers),
             next_attempts,
+            held_by: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 //! for each of their versions.
 
 pub(crate) mod endpoint;
+pub(crate) mod flows;
 pub(crate) mod queue;
 pub(crate) mod route;
 pub(crate) mod sealed;
@@ -158,6 +159,15 @@ impl Resources {
         self.queues.get(queue)
     }
 
+    /// Where the timers go that leave it to their queues.
+    fn places_of_queues(&self) -> BTreeMap<&QueueName, &str> {
+        let queues = self.queues.iter().filter_map(|(queue, entry)| {
+            let endpoint = entry.what.as_ref()?.endpoint.as_deref()?;
+            Some((queue, endpoint))
+        });
+        queues.collect()
+    }
+
     /// The queues with settings, in order of name.
     pub(crate) fn queues(&self) -> impl Iterator<Item = (&QueueName, &Entry<Queue>)> {
         self.queues.iter()
@@ -257,6 +267,11 @@ impl Catalogue {
             return;
         }
         let now = Resources::of(&settings, &before, &self.vault, &self.roots);
+        let is_elsewhere = now.places_of_queues() != before.places_of_queues();
         *self.known.write() = Arc::new(now);
+        timers.flows_changed();
+        if is_elsewhere {
+            timers.routes_changed();
+        }
     }
 }

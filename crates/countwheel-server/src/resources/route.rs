@@ -85,7 +85,8 @@ impl Resources {
         })
     }
 
-    fn usable(&self, name: &str) -> Result<&Opened, Held> {
+    /// The endpoint of that name, if attempts may go there.
+    pub(super) fn usable(&self, name: &str) -> Result<&Opened, Held> {
         let held = |why: &str| Held::known(format!("the endpoint {name} {why}"));
         let unknown = || Held::unknown(format!("the endpoint {name} does not exist"));
         let known = EndpointName::new(name).ok();
@@ -95,6 +96,9 @@ impl Resources {
         let endpoint = endpoint.ok_or_else(|| held("cannot be read"))?;
         if endpoint.settings.disabled {
             return Err(held("is disabled"));
+        }
+        if endpoint.means.is_err() {
+            return Err(held("cannot be used: a secret cannot be opened"));
         }
         Ok(endpoint)
     }

@@ -727,9 +727,19 @@ fn a_target_that_is_allowed_no_longer_is_not_contacted() {
     client
         .send("POST", &format!("{PATH}:fire"), &[], b"")
         .expect(202);
-    let dead = wait_for_state(&mut client, PATH, "dead");
-    assert_eq!(dead["attempts"][0]["detail"], "target unreachable");
     assert!(target.quiet_for(Duration::from_millis(100)));
+    let held = client.get(PATH).expect(200);
+    let told = held["held_by"].as_str().unwrap().to_owned();
+    assert!(told.contains("127.0.0.1"), "{told}");
+    // No attempt was made, and none of the schedule is used up.
+    assert_eq!(
+        (&held["state"], &held["attempt"]),
+        (&json!("pending"), &json!(0))
+    );
+    server.stop();
+    let server = Server::start(&data);
+    target.next();
+    wait_for_state(&mut server.client(), PATH, "done");
 }
 
 #[test]

@@ -593,46 +593,123 @@ fn a_delivery_goes_where_its_endpoint_is_when_it_starts() {
     assert_eq!(before.next().request_line, "POST /hook HTTP/1.1");
 }
 
+/// Asks for something until it is so.
+#[track_caller]
+fn until(client: &mut Client, path: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let shown = (0..2_000).find_map(|_| {
+        let shown = client.get(path).expect(200);
+        crate::support::pause();
+        is_so(&shown).then_some(shown)
+    });
+    shown.unwrap_or_else(|| panic!("{path}: {}", client.get(path).expect(200)))
+}
+
 #[test]
-fn an_attempt_without_a_usable_endpoint_fails_and_says_why() {
+fn a_timer_without_a_usable_endpoint_waits_and_says_why() {
     let (_directory, _server, mut client) = start();
     let target = Target::answering("200 OK");
-    made(
-        &mut client,
-        SHOP,
-        &json!({"url": target.url, "disabled": true}),
-    );
+    let disabled = json!({"url": target.url, "disabled": true});
+    made(&mut client, SHOP, &disabled);
     made(&mut client, ORDERS, &json!({"endpoint": "shop"}));
     let once = json!({"in": 0, "retry": {"fixed": 1, "max_attempts": 1}});
     made(&mut client, TIMER, &once);
-    let dead = wait_for_state(&mut client, TIMER, "dead");
-    assert_eq!(
-        dead["attempts"][0]["detail"],
-        "the endpoint shop is disabled"
-    );
+    let held = until(&mut client, TIMER, |timer| timer["held_by"].is_string());
+    assert_eq!(held["held_by"], "the endpoint shop is disabled");
     made(&mut client, ORDERS, &json!({}));
+    let held = until(&mut client, TIMER, |timer| {
+        timer["held_by"] != "the endpoint shop is disabled"
+    });
+    assert_eq!(held["held_by"], "the queue has no endpoint");
     let told = put(&mut client, TIMER, &once).problem();
     assert_eq!(told, (400, "malformed".to_owned()));
-    client
-        .send("POST", &format!("{TIMER}:revive"), &[], b"")
-        .expect(202);
-    let dead = wait_for_state(&mut client, TIMER, "dead");
-    assert_eq!(dead["attempts"][1]["detail"], "the queue has no endpoint");
-    // The next attempt is a minute away, whatever the schedule says.
-    made(&mut client, ORDERS, &json!({"endpoint": "shop"}));
-    made(&mut client, TIMER, &json!({"in": 0, "retry": {"fixed": 1}}));
-    let waiting = (0..2_000).find_map(|_| {
-        let shown = client.get(TIMER).expect(200);
-        crate::support::pause();
-        (shown["failures"] == 1).then_some(shown)
-    });
-    let waiting = waiting.expect("the attempt has failed");
-    assert_eq!(waiting["state"], "pending");
+    // No attempt was made: the schedule is as it was.
+    assert_eq!(
+        (&held["state"], &held["attempt"]),
+        (&json!("pending"), &json!(0))
+    );
     made(&mut client, SHOP, &json!({"url": target.url}));
-    client
-        .send("POST", &format!("{TIMER}:fire"), &[], b"")
-        .expect(202);
+    made(&mut client, ORDERS, &json!({"endpoint": "shop"}));
+    assert_eq!(target.next().header("timer-attempt"), "1");
+    let done = wait_for_state(&mut client, TIMER, "done");
+    assert!(done["held_by"].is_null());
+}
+
+fn path(number: u32) -> String {
+    format!("/v1/queues/orders/timers/k-{number}")
+}
+
+/// So many timers of the queue are due at once, each with an hour for its answer.
+fn fill(client: &mut Client, numbers: std::ops::Range<u32>, target: &Value) {
+    for number in numbers {
+        let timer = json!({"in": 0, "target": target, "retry": {"fixed": "1h"}});
+        made(client, &path(number), &timer);
+    }
+}
+
+#[test]
+fn a_receiver_that_hangs_delays_no_other_of_its_queue() {
+    let directory = Directory::new();
+    let options = ["--allow-private-targets", "--max-in-flight", "16"];
+    let server = Server::with(&directory.0.join("data"), &options);
+    let mut client = server.client();
+    // The connection is made, and nobody reads what comes on it.
+    let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", hanging.local_addr().unwrap());
+    fill(&mut client, 0..40, &json!({"url": url, "timeout": "10m"}));
+    let share = until(&mut client, ORDERS, |queue| queue["delivering"] == 9);
+    assert_eq!(share["pending"], 31, "9 of 16 places are its share");
+    let target = Target::answering("200 OK");
+    fill(&mut client, 100..120, &json!({"url": target.url}));
+    for _ in 0..20 {
+        target.next();
+    }
+    let left = until(&mut client, ORDERS, |queue| queue["done"] == 20);
+    assert_eq!(
+        (&left["delivering"], &left["pending"]),
+        (&json!(9), &json!(31))
+    );
+    // What waits was held, and is not late.
+    let held = client.get(&path(39)).expect(200);
+    assert_eq!(held["state"], "pending");
+}
+
+#[test]
+fn limits_of_endpoint_and_queue_hold_and_change_at_once() {
+    let (_directory, _server, mut client) = start();
+    let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", hanging.local_addr().unwrap());
+    let shop = |limit: u32| json!({"url": url, "timeout": "10m", "concurrency": limit});
+    made(&mut client, SHOP, &shop(2));
+    fill(&mut client, 0..10, &json!({"endpoint": "shop"}));
+    let delivering = |client: &mut Client, count: u32| {
+        let queue = until(client, ORDERS, |queue| queue["delivering"] == count);
+        assert_eq!(queue["pending"], 10 - count);
+    };
+    delivering(&mut client, 2);
+    made(&mut client, SHOP, &shop(5));
+    delivering(&mut client, 5);
+    made(&mut client, ORDERS, &json!({"concurrency": 6}));
+    made(&mut client, SHOP, &shop(9));
+    delivering(&mut client, 6);
+    made(&mut client, ORDERS, &json!({}));
+    delivering(&mut client, 9);
+}
+
+#[test]
+fn a_rate_holds_after_its_burst_and_may_be_lifted() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    let rate = json!({"per_second": 0.001, "burst": 2});
+    made(&mut client, SHOP, &json!({"url": target.url, "rate": rate}));
+    fill(&mut client, 0..5, &json!({"endpoint": "shop"}));
     target.next();
+    target.next();
+    until(&mut client, ORDERS, |queue| queue["done"] == 2);
+    assert_eq!(client.get(ORDERS).expect(200)["pending"], 3);
+    made(&mut client, SHOP, &json!({"url": target.url}));
+    for _ in 0..3 {
+        target.next();
+    }
 }
 
 /// The signature of a delivery by a secret, as the specification says.
@@ -847,11 +924,10 @@ fn secrets_are_sealed_on_the_disk_and_open_with_their_key_alone() {
         "{fault}"
     );
     made(&mut client, TIMER, &timer);
-    let dead = wait_for_state(&mut client, TIMER, "dead");
+    let held = until(&mut client, TIMER, |timer| timer["held_by"].is_string());
     let detail = "the endpoint shop cannot be used: a secret cannot be opened";
-    assert_eq!(dead["attempts"][0]["detail"], detail);
+    assert_eq!(held["held_by"], detail);
     made(&mut client, SHOP, &sent);
-    made(&mut client, TIMER, &timer);
     target.next();
 }
 

@@ -1,0 +1,230 @@
+//! The limits of deliveries by where they go: each endpoint, and each host and port of a URL, is a flow, and so is a
+//! queue with limits of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use axum::http::Uri;
+use countwheel_durable::{Flow, FlowLimits, FlowRate, Flows, QueueName, Route, TimerName, Timers};
+
+use super::endpoint::{EndpointName, Rate};
+use super::{Catalogue, Resources};
+use crate::guard::{Targets, port_of_url};
+use crate::job::{Job, Place};
+
+/// What the names of flows begin with, by what the flow is.
+const QUEUE: &str = "queue ";
+const ENDPOINT: &str = "endpoint ";
+const NOWHERE: &str = "nowhere ";
+const REFUSED: &str = "refused ";
+
+/// The limits of all flows of a service.
+#[derive(Debug)]
+pub(crate) struct DeliveryLimits {
+    catalogue: Arc<Catalogue>,
+    targets: Targets,
+    part: Part,
+}
+
+/// Which part of each limit is this node's: as many shards as it owns, of all.
+#[derive(Debug)]
+struct Part {
+    owned: AtomicU32,
+    of: AtomicU32,
+}
+
+impl Part {
+    /// The part of so many places: no two nodes have the same place. One at least, since a limit may be lower than
+    /// the number of nodes.
+    fn of_places(&self, places: u32) -> u32 {
+        let (owned, of) = self.now();
+        let part = u64::from(places) * u64::from(owned) / u64::from(of);
+        u32::try_from(part).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// The part of a rate: the interval from one start to the next is longer, and the burst smaller.
+    fn of_rate(&self, rate: Rate) -> FlowRate {
+        let (owned, of) = self.now();
+        let interval = Duration::try_from_secs_f64(1.0 / rate.per_second).unwrap_or(Duration::MAX);
+        let interval = interval.saturating_mul(of) / owned;
+        FlowRate::new(1, interval, self.of_places(rate.burst))
+    }
+
+    fn now(&self) -> (u32, u32) {
+        let of = self.of.load(Ordering::Relaxed).max(1);
+        (self.owned.load(Ordering::Relaxed).clamp(1, of), of)
+    }
+}
+
+/// Why the timers of a flow wait, however much room there is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Closed(pub(crate) String);
+
+impl DeliveryLimits {
+    pub(crate) fn new(catalogue: Arc<Catalogue>, targets: Targets) -> Self {
+        let part = Part {
+            owned: AtomicU32::new(1),
+            of: AtomicU32::new(1),
+        };
+        Self {
+            catalogue,
+            targets,
+            part,
+        }
+    }
+
+    /// Looks at which part of the limits is this node's, and has those looked at again that wait if it has changed.
+    pub(crate) fn look_at_part(&self, timers: &Timers) {
+        let owned = u32::try_from(timers.owned().len()).unwrap_or(u32::MAX);
+        let of = u32::from(timers.shards().count());
+        let before = self.part.owned.swap(owned, Ordering::Relaxed);
+        let before = (before, self.part.of.swap(of, Ordering::Relaxed));
+        if before != (owned, of) {
+            timers.flows_changed();
+        }
+    }
+
+    /// Why an attempt of this timer would not start, if something else than a lack of places is in the way.
+    pub(crate) fn closed(&self, name: &TimerName, payload: &[u8]) -> Option<Closed> {
+        let known = self.catalogue.known();
+        let route = self.route_by(&known, name, payload);
+        let flows = route.flows.iter();
+        flows
+            .filter_map(|flow| self.why_closed(&known, flow))
+            .next()
+    }
+
+    fn why_closed(&self, known: &Resources, flow: &Flow) -> Option<Closed> {
+        let text = flow.as_str();
+        if let Some(name) = text.strip_prefix(ENDPOINT) {
+            return known.usable(name).err().map(|held| Closed(held.detail));
+        }
+        if text.strip_prefix(NOWHERE).is_some() {
+            return Some(Closed("the queue has no endpoint".to_owned()));
+        }
+        let target = text.strip_prefix(REFUSED)?;
+        let uri = target.parse::<Uri>().ok()?;
+        let refused = self.targets.check(&uri).err()?;
+        Some(Closed(refused.to_string()))
+    }
+
+    fn route_by(&self, known: &Resources, name: &TimerName, payload: &[u8]) -> Route {
+        // What cannot be read is settled by the attempt.
+        let Some(place) = Job::place_of(payload) else {
+            return Route::default();
+        };
+        let queue = known
+            .queue(&name.queue)
+            .and_then(|entry| entry.what.as_deref());
+        // Also where it has no limits now: a limit counts what runs when it is set.
+        let mut flows = vec![Flow::new(format!("{QUEUE}{}", name.queue))];
+        let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
+        let own = match place {
+            Place::Url(url) => self.of_url(url),
+            Place::Endpoint(named) => Some(match named.or(of_queue) {
+                Some(endpoint) => Flow::new(format!("{ENDPOINT}{endpoint}")),
+                None => Flow::new(format!("{NOWHERE}{}", name.queue)),
+            }),
+        };
+        flows.extend(own);
+        Route { flows, priority: 0 }
+    }
+
+    /// The flow of a URL; `None` if it is none, which the attempt settles.
+    fn of_url(&self, url: &str) -> Option<Flow> {
+        let uri = crate::deliver::check_url(url).ok()?;
+        let (host, port) = (uri.host()?.to_ascii_lowercase(), port_of_url(&uri));
+        if self.targets.check(&uri).is_err() {
+            let scheme = uri.scheme_str()?;
+            return Some(Flow::new(format!("{REFUSED}{scheme}://{host}:{port}/")));
+        }
+        Some(Flow::new(format!("{host}:{port}")))
+    }
+}
+
+impl Flows for DeliveryLimits {
+    fn route(&self, name: &TimerName, payload: &[u8]) -> Route {
+        self.route_by(&self.catalogue.known(), name, payload)
+    }
+
+    fn limits(&self, flow: &Flow) -> FlowLimits {
+        let known = self.catalogue.known();
+        if self.why_closed(&known, flow).is_some() {
+            return FlowLimits {
+                at_once: Some(0),
+                ..FlowLimits::default()
+            };
+        }
+        let text = flow.as_str();
+        let (concurrency, rate, shared) = if let Some(queue) = text.strip_prefix(QUEUE) {
+            let queue = QueueName::from_text(queue).ok();
+            let entry = queue.and_then(|queue| known.queue(&queue));
+            let queue = entry.and_then(|entry| entry.what.as_deref());
+            let limits = queue.map(|queue| (queue.concurrency, queue.rate));
+            let (concurrency, rate) = limits.unwrap_or_default();
+            (concurrency, rate, false)
+        } else {
+            let name = text.strip_prefix(ENDPOINT);
+            let name = name.and_then(|name| EndpointName::new(name).ok());
+            let entry = name.and_then(|name| known.endpoint(&name));
+            let endpoint = entry.and_then(|entry| entry.what.as_deref());
+            let limits = endpoint.map(|it| (it.settings.concurrency, it.settings.rate));
+            let (concurrency, rate) = limits.unwrap_or_default();
+            (concurrency, rate, true)
+        };
+        FlowLimits {
+            at_once: concurrency.map(|places| self.part.of_places(places)),
+            rate: rate.map(|rate| self.part.of_rate(rate)),
+            shared,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(owned: u32, of: u32) -> Part {
+        Part {
+            owned: AtomicU32::new(owned),
+            of: AtomicU32::new(of),
+        }
+    }
+
+    #[test]
+    fn the_parts_of_nodes_are_no_more_than_the_limit_but_for_one_each() {
+        for places in [1, 2, 7, 64, 1_000_000] {
+            let nodes = [part(21, 64), part(21, 64), part(22, 64)];
+            let sum: u32 = nodes.iter().map(|node| node.of_places(places)).sum();
+            assert!(sum <= places.max(3), "{sum} of {places}");
+        }
+        assert_eq!(part(64, 64).of_places(7), 7);
+        // A node that owns nothing has no timers, and a part that nobody asks for.
+        assert_eq!(part(0, 64).of_places(64), 1);
+    }
+
+    #[test]
+    fn a_part_of_a_rate_has_longer_intervals() {
+        let rate = Rate {
+            per_second: 100.0,
+            burst: 10,
+        };
+        let whole = part(64, 64).of_rate(rate);
+        assert_eq!(
+            (whole.interval(), whole.burst()),
+            (Duration::from_millis(10), 10)
+        );
+        let half = part(32, 64).of_rate(rate);
+        assert_eq!(
+            (half.interval(), half.burst()),
+            (Duration::from_millis(20), 5)
+        );
+        let slow = Rate {
+            per_second: 0.001,
+            burst: 1,
+        };
+        let interval = part(1, 1).of_rate(slow).interval();
+        assert_eq!(interval, Duration::from_secs(1_000));
+    }
+}
