@@ -23,7 +23,8 @@ use crate::job::Job;
 use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
 use crate::resources::Catalogue;
-use crate::resources::endpoint::{Means, Trust};
+use crate::resources::breaker::{Breaker, Sign, Turn};
+use crate::resources::endpoint::{EndpointName, Means, Trust};
 use crate::resources::route::{Held, Route};
 use crate::resources::sealed::Vault;
 use crate::resources::signature::{self, SigningKey};
@@ -134,6 +135,7 @@ impl Handler for HttpHandler {
             began: sender.clock.now(),
             attempt,
             target: None,
+            endpoint: None,
             sent: None,
         };
         self.runtime.spawn(async move {
@@ -144,6 +146,10 @@ impl Handler for HttpHandler {
             outcome.started = delivery.sent;
             let target = delivery.target.as_ref();
             sender.log(&delivery.attempt, target, &outcome, &reason);
+            // Before the place is free: what starts next goes by it.
+            if let Some((endpoint, breaker)) = delivery.endpoint.take() {
+                sender.notes(&delivery.attempt, endpoint, breaker, &outcome);
+            }
             done.complete(outcome);
         });
     }
@@ -155,6 +161,8 @@ struct Delivery {
     /// When it came from the scheduler.
     began: Instant,
     target: Option<Authority>,
+    /// If it goes to one.
+    endpoint: Option<(EndpointName, Option<Breaker>)>,
     /// When its head was handed to an open connection, on the time line of the attempt.
     sent: Option<Timestamp>,
 }
@@ -211,6 +219,50 @@ impl Sender {
         }
     }
 
+    /// What the outcome says of the endpoint. An endpoint that has failed too often is left alone for a while.
+    fn notes(
+        &self,
+        attempt: &Attempt,
+        endpoint: EndpointName,
+        breaker: Option<Breaker>,
+        outcome: &Outcome,
+    ) {
+        let detail = &*outcome.detail;
+        let serves = |status: u16| status < 500 && status != StatusCode::TOO_MANY_REQUESTS.as_u16();
+        let has_failed = matches!(outcome.verdict, Verdict::Failed { .. });
+        let is_alive = !has_failed || detail.parse().is_ok_and(serves);
+        let sign = if is_alive { Sign::Alive } else { Sign::Failing };
+        let breakers = self.catalogue.breakers();
+        let turn = breakers.ended(&endpoint, breaker, (sign, detail), &*self.clock);
+        let Ok(timers) = attempt.timers() else {
+            return;
+        };
+        match turn {
+            Turn::Nothing => {}
+            Turn::Closed => {
+                tracing::info!(%endpoint, "answers again");
+                timers.flows_changed();
+            }
+            Turn::Opened(pause) => {
+                tracing::warn!(%endpoint, ?pause, detail, "fails again and again, and is left alone");
+                // The timers are held no longer than by what follows: the service may stop meanwhile.
+                drop(timers);
+                let sender = self.clone();
+                let mut attempt = attempt.clone();
+                attempt.payload = Vec::new();
+                tokio::spawn(async move {
+                    tokio::time::sleep(pause).await;
+                    let breakers = sender.catalogue.breakers();
+                    if breakers.half_open(&endpoint, sender.clock.now())
+                        && let Ok(timers) = attempt.timers()
+                    {
+                        timers.flows_changed();
+                    }
+                });
+            }
+        }
+    }
+
     /// What came of the attempt. An error is a failure without an answer.
     async fn attempt(&self, delivery: &mut Delivery) -> Result<Outcome, NoAnswer> {
         let stopped = |detail: &str| Ok(Outcome::new(Verdict::Stopped, detail));
@@ -225,6 +277,7 @@ impl Sender {
             }
         };
         let (timeout, means) = (route.timeout, route.means.clone());
+        delivery.endpoint.clone_from(&route.endpoint);
         let ends = tokio::time::Instant::now() + timeout;
         let Some((url, request, signing)) = request(&delivery.attempt, job, route) else {
             return stopped("the stored request cannot be made");

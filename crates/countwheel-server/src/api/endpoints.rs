@@ -20,6 +20,7 @@ use super::request::{Honoured, Query, endpoint_of, invalid_endpoint, json_body, 
 use super::timers::{read_headers, read_timeout, read_url};
 use super::{App, answer, retry, stored};
 use crate::job::Job;
+use crate::resources::breaker::{Breaker, FAILURES_MAX, Health, HealthState, PAUSE_MAX, PAUSE_MIN};
 use crate::resources::endpoint::{
     self, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName, KEY_MAX_BYTES,
     LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart,
@@ -60,12 +61,54 @@ struct EndpointBody<'a> {
     rate: Option<Rate>,
     disabled: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    breaker: Option<BreakerBody>,
+    health: HealthBody,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     client_certificate: Option<CertificateBody<'a>>,
     /// Why nothing is delivered there, if a secret cannot be opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct BreakerBody {
+    failures: u32,
+    pause: String,
+    pause_max: String,
+}
+
+/// As this process sees it.
+#[derive(Serialize)]
+struct HealthBody {
+    state: HealthState,
+    failures: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_failure: Option<FailureBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<String>,
+}
+
+#[derive(Serialize)]
+struct FailureBody {
+    at: String,
+    detail: String,
+}
+
+impl From<Health> for HealthBody {
+    fn from(health: Health) -> Self {
+        let last_failure = health.last.map(|(at, detail)| FailureBody {
+            at: format_time(at),
+            detail,
+        });
+        Self {
+            state: health.state,
+            failures: health.failures,
+            last_failure,
+            until: health.until.map(format_time),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -80,8 +123,9 @@ struct CertificateBody<'a> {
 }
 
 impl<'a> EndpointBody<'a> {
-    fn of(name: &'a EndpointName, opened: &'a Opened) -> Self {
+    fn of(name: &'a EndpointName, opened: &'a Opened, app: &App) -> Self {
         let it = &opened.settings;
+        let health = app.catalogue().health(name, it.disabled);
         let headers = it.headers.iter();
         let secrets = it.secrets.iter().map(|secret| SecretBody {
             id: &secret.id,
@@ -107,6 +151,12 @@ impl<'a> EndpointBody<'a> {
             concurrency: it.concurrency,
             rate: it.rate,
             disabled: it.disabled,
+            breaker: it.breaker.map(|breaker| BreakerBody {
+                failures: breaker.failures,
+                pause: format_duration(breaker.pause),
+                pause_max: format_duration(breaker.pause_max),
+            }),
+            health: health.into(),
             ca: it.ca.as_deref(),
             client_certificate: certificate,
             fault: opened.means.as_ref().err().map(String::as_str),
@@ -139,7 +189,7 @@ pub(super) async fn put(
     match opened {
         Some(opened) => Ok(stored::shown(
             status,
-            &EndpointBody::of(&name, opened),
+            &EndpointBody::of(&name, opened, &app),
             changed.version,
         )),
         None => Ok(stored::shown(
@@ -177,8 +227,9 @@ pub(super) async fn get(
     let entry = known.endpoint(&name).ok_or_else(no_such_endpoint)?;
     let opened = entry.what.as_ref();
     let opened = opened.ok_or_else(|| stored::unreadable("endpoint"))?;
-    let body = EndpointBody::of(&name, opened);
-    Ok(stored::shown_unless_known(&headers, &body, entry.version))
+    let body = EndpointBody::of(&name, opened, &app);
+    // The health changes without the revision.
+    Ok(stored::shown_unless_any(&headers, &body, entry.version))
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
@@ -211,7 +262,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         .count();
     let shown = page.iter().filter_map(|(name, entry)| {
         let opened = entry.what.as_deref()?;
-        Some(EndpointBody::of(name, opened))
+        Some(EndpointBody::of(name, opened, &app))
     });
     let body = Answer {
         endpoints: shown.collect(),
@@ -353,6 +404,7 @@ fn read(
     let concurrency = object.take("concurrency");
     let rate = object.take("rate");
     let disabled = object.take("disabled");
+    let breaker = object.take("breaker");
     let ca = object.take("ca");
     let client = object.take("client_certificate");
     object.finish()?;
@@ -363,6 +415,7 @@ fn read(
     let concurrency = concurrency.as_ref().map(read_concurrency).transpose()?;
     let rate = rate.as_ref().map(read_rate).transpose()?;
     let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
+    let breaker = breaker.as_ref().map(read_breaker).transpose()?;
     let sealing = Sealing { app, name, before };
     let secrets = match &secrets {
         Some(secrets) => sealing.secrets(secrets)?,
@@ -386,8 +439,43 @@ fn read(
         concurrency,
         rate,
         disabled,
+        breaker,
         ca: ca_text,
         client_certificate: client_certificate.transpose()?,
+    })
+}
+
+/// When an endpoint is left alone, and for how long.
+fn read_breaker(field: &Field<'_>) -> Result<Breaker, Problem> {
+    let mut object = field.object()?;
+    let (failures, pause) = (object.take("failures"), object.take("pause"));
+    let pause_max = object.take("pause_max");
+    object.finish()?;
+    let known = Breaker::default();
+    let failures = match &failures {
+        None => known.failures,
+        Some(field) => {
+            let number = field.whole()?.and_then(|number| u32::try_from(number).ok());
+            let number = number.filter(|number| (1..=FAILURES_MAX).contains(number));
+            number.ok_or_else(|| invalid(field, "failures is a whole number from 1 to 10000"))?
+        }
+    };
+    let span = |field: &Field<'_>| {
+        let span = retry::duration(field)?;
+        let span = span.filter(|span| (PAUSE_MIN..=PAUSE_MAX).contains(span));
+        span.ok_or_else(|| invalid(field, "a pause is from 100ms to 24h"))
+    };
+    let pause = pause.as_ref().map_or(Ok(known.pause), span)?;
+    let longest = pause_max.as_ref().map(span).transpose()?;
+    if let (Some(longest), Some(field)) = (longest, &pause_max)
+        && longest < pause
+    {
+        return Err(invalid(field, "pause_max is no shorter than pause"));
+    }
+    Ok(Breaker {
+        failures,
+        pause,
+        pause_max: longest.unwrap_or(known.pause_max).max(pause),
     })
 }
 

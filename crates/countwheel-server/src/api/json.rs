@@ -249,11 +249,12 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 65] = [
+const KNOWN_NAMES: [&str; 69] = [
     "accept_loss",
     "at",
     "body",
     "body_base64",
+    "breaker",
     "burst",
     "by",
     "ca",
@@ -271,6 +272,7 @@ const KNOWN_NAMES: [&str; 65] = [
     "every_after",
     "exponential",
     "factor",
+    "failures",
     "first",
     "fixed",
     "from",
@@ -292,6 +294,8 @@ const KNOWN_NAMES: [&str; 65] = [
     "op",
     "overlap",
     "path",
+    "pause",
+    "pause_max",
     "payload_limit",
     "per_second",
     "preset",

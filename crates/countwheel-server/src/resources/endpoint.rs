@@ -12,6 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::breaker::Breaker;
 use super::sealed::{Kept, NoKey, Vault};
 use super::signature::SigningKey;
 use super::{read_policy, read_span};
@@ -89,6 +90,8 @@ pub(crate) struct Endpoint {
     pub(crate) concurrency: Option<u32>,
     pub(crate) rate: Option<Rate>,
     pub(crate) disabled: bool,
+    /// When it is left alone for a while.
+    pub(crate) breaker: Option<Breaker>,
     /// The authorities to trust in place of those of the service, in PEM.
     pub(crate) ca: Option<String>,
     pub(crate) client_certificate: Option<ClientCertificate>,
@@ -108,6 +111,8 @@ struct Stored {
     disabled: bool,
     ca: Option<String>,
     client_certificate: Option<ClientCertificate>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    breaker: Option<Breaker>,
 }
 
 /// A time as microseconds since 1970.
@@ -140,6 +145,7 @@ impl Endpoint {
             disabled: self.disabled,
             ca: self.ca.clone(),
             client_certificate: self.client_certificate.clone(),
+            breaker: self.breaker,
         };
         // A text, numbers and lists of them are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -162,6 +168,7 @@ impl Endpoint {
             disabled: stored.disabled,
             ca: stored.ca,
             client_certificate: stored.client_certificate,
+            breaker: stored.breaker,
         })
     }
 
@@ -399,6 +406,7 @@ mod tests {
                 burst: 3,
             }),
             disabled: true,
+            breaker: Some(Breaker::default()),
             ca: Some("x".to_owned()),
             client_certificate: Some(ClientCertificate {
                 certificate: "y".to_owned(),
@@ -417,6 +425,7 @@ mod tests {
             concurrency: None,
             rate: None,
             disabled: false,
+            breaker: None,
             ca: None,
             client_certificate: None,
             ..endpoint()

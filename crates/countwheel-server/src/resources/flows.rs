@@ -98,7 +98,12 @@ impl DeliveryLimits {
     fn why_closed(&self, known: &Resources, flow: &Flow) -> Option<Closed> {
         let text = flow.as_str();
         if let Some(name) = text.strip_prefix(ENDPOINT) {
-            return known.usable(name).err().map(|held| Closed(held.detail));
+            let unusable = known.usable(name).err().map(|held| held.detail);
+            let paused = || {
+                let name = EndpointName::new(name).ok()?;
+                self.catalogue.breakers().why_closed(&name)
+            };
+            return unusable.or_else(paused).map(Closed);
         }
         if text.strip_prefix(NOWHERE).is_some() {
             return Some(Closed("the queue has no endpoint".to_owned()));
@@ -167,10 +172,19 @@ impl Flows for DeliveryLimits {
         } else {
             let name = text.strip_prefix(ENDPOINT);
             let name = name.and_then(|name| EndpointName::new(name).ok());
+            let probes = name
+                .as_ref()
+                .and_then(|name| self.catalogue.breakers().at_once(name));
             let entry = name.and_then(|name| known.endpoint(&name));
             let endpoint = entry.and_then(|entry| entry.what.as_deref());
             let limits = endpoint.map(|it| (it.settings.concurrency, it.settings.rate));
             let (concurrency, rate) = limits.unwrap_or_default();
+            if let Some(probes) = probes {
+                return FlowLimits {
+                    at_once: Some(probes),
+                    ..FlowLimits::default()
+                };
+            }
             (concurrency, rate, true)
         };
         FlowLimits {

@@ -1,6 +1,7 @@
 //! Queues and endpoints as stored things: each is a setting of the store, and all of them are in memory, parsed once
 //! for each of their versions.
 
+pub(crate) mod breaker;
 pub(crate) mod endpoint;
 pub(crate) mod flows;
 pub(crate) mod queue;
@@ -22,6 +23,7 @@ use rustls::RootCertStore;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use self::breaker::{Breakers, Health};
 use self::endpoint::{Endpoint, EndpointName, Opened};
 use self::queue::Queue;
 use self::sealed::Vault;
@@ -183,6 +185,7 @@ pub(crate) struct Catalogue {
     vault: Vault,
     roots: Arc<RootCertStore>,
     clock: Arc<dyn Clock>,
+    breakers: Breakers,
 }
 
 impl Catalogue {
@@ -194,7 +197,18 @@ impl Catalogue {
             vault,
             roots,
             clock,
+            breakers: Breakers::default(),
         }
+    }
+
+    /// What this process has seen of the endpoints.
+    pub(crate) fn breakers(&self) -> &Breakers {
+        &self.breakers
+    }
+
+    /// The health of an endpoint, as this process sees it.
+    pub(crate) fn health(&self, name: &EndpointName, is_disabled: bool) -> Health {
+        self.breakers.health(name, is_disabled, &*self.clock)
     }
 
     pub(crate) fn vault(&self) -> &Vault {
@@ -267,6 +281,13 @@ impl Catalogue {
             return;
         }
         let now = Resources::of(&settings, &before, &self.vault, &self.roots);
+        // A changed endpoint may be another receiver: what was seen of it counts no more.
+        for (name, entry) in &before.endpoints {
+            let now = now.endpoints.get(name);
+            if now.is_none_or(|now| now.version != entry.version) {
+                self.breakers.forget(name);
+            }
+        }
         let is_elsewhere = now.places_of_queues() != before.places_of_queues();
         *self.known.write() = Arc::new(now);
         timers.flows_changed();

@@ -9,6 +9,7 @@ use countwheel_durable::QueueName;
 use percent_encoding::percent_decode_str;
 
 use super::Resources;
+use super::breaker::Breaker;
 use super::endpoint::{EndpointName, Means, Opened};
 use crate::job::{Job, TIMEOUT_DEFAULT, To};
 
@@ -23,6 +24,7 @@ pub(crate) struct Route {
     pub(crate) timeout: Duration,
     /// Of an endpoint.
     pub(crate) means: Option<Means>,
+    pub(crate) endpoint: Option<(EndpointName, Option<Breaker>)>,
 }
 
 /// Why no attempt can be made.
@@ -57,6 +59,7 @@ impl Resources {
                     headers: own.clone(),
                     timeout: job.timeout.unwrap_or(TIMEOUT_DEFAULT),
                     means: None,
+                    endpoint: None,
                 });
             }
             To::Endpoint { name, path } => (name.as_deref(), path),
@@ -72,6 +75,7 @@ impl Resources {
             Held::known(detail)
         })?;
         let settings = &endpoint.settings;
+        let known = EndpointName::new(name).ok();
         let is_of_timer = |name: &str| own.iter().any(|(known, _)| known == name);
         let others = settings.headers.iter();
         let others = others.filter(|(name, _)| !is_of_timer(name));
@@ -82,6 +86,7 @@ impl Resources {
             headers: others.chain(own).cloned().collect(),
             timeout: timeout.unwrap_or(TIMEOUT_DEFAULT),
             means: Some(means),
+            endpoint: known.map(|known| (known, settings.breaker)),
         })
     }
 

@@ -79,6 +79,7 @@ fn an_endpoint_is_put_shown_listed_and_removed() {
         "headers": {"x-shop": "7"}, "timeout": "1m 30s", "secrets": shown["secrets"],
         "sealed": false, "retry": {"preset": "wechat", "jitter": "none"}, "concurrency": 5,
         "rate": {"per_second": 2.5, "burst": 9}, "disabled": true,
+        "health": {"state": "disabled", "failures": 0},
     });
     assert_eq!(shown, expected);
     let answer = client.get(SHOP);
@@ -99,7 +100,8 @@ fn an_endpoint_is_put_shown_listed_and_removed() {
         &json!({"url": "http://x.example/"}),
     );
     let expected = json!({"endpoint": "a", "revision": bare["revision"], "url": "http://x.example/",
-        "headers": {}, "secrets": [], "disabled": false});
+        "headers": {}, "secrets": [], "disabled": false,
+        "health": {"state": "healthy", "failures": 0}});
     assert_eq!(bare, expected);
     let list = client.get("/v1/endpoints?limit=1").expect(200);
     assert_eq!(list, json!({"endpoints": [bare], "next": "a"}));
@@ -145,8 +147,9 @@ fn an_endpoint_is_changed_by_its_revision() {
     assert_eq!(told, second);
     let third = ask("PUT", ("if-match", "*")).expect(200)["revision"].clone();
     let tag = format!("\"{third}\"");
-    assert_eq!(ask("GET", ("if-none-match", &tag)).status, 304);
-    assert_eq!(ask("GET", ("if-none-match", "\"1\"")).status, 200);
+    // The health changes without the revision.
+    assert_eq!(ask("GET", ("if-none-match", "*")).status, 304);
+    assert_eq!(ask("GET", ("if-none-match", &tag)).status, 200);
     problem(
         &ask("DELETE", ("if-match", "\"1\"")),
         412,
@@ -632,6 +635,74 @@ fn a_timer_without_a_usable_endpoint_waits_and_says_why() {
     assert_eq!(target.next().header("timer-attempt"), "1");
     let done = wait_for_state(&mut client, TIMER, "done");
     assert!(done["held_by"].is_null());
+}
+
+#[test]
+fn an_endpoint_that_fails_again_and_again_is_left_alone_and_probed() {
+    let (_directory, _server, mut client) = start();
+    // The fourth is the first probe.
+    let target = Target::start(|number| {
+        let status = if number < 4 {
+            "503 Service Unavailable"
+        } else {
+            "200 OK"
+        };
+        reply(status, "")
+    });
+    let breaker = json!({"failures": 3, "pause": "2s"});
+    let shop = json!({"url": target.url, "concurrency": 1, "breaker": breaker});
+    made(&mut client, SHOP, &shop);
+    assert_eq!(client.get(SHOP).expect(200)["health"]["state"], "healthy");
+    fill(&mut client, 0..6, &json!({"endpoint": "shop"}));
+    for _ in 0..3 {
+        target.next();
+    }
+    let paused = until(&mut client, SHOP, |shop| {
+        shop["health"]["state"] == "paused"
+    });
+    let health = &paused["health"];
+    assert_eq!(
+        (&health["failures"], &health["last_failure"]["detail"]),
+        (&json!(3), &json!("503"))
+    );
+    assert!(
+        health["until"].is_string() && paused["breaker"]["pause_max"] == "5m",
+        "{paused}"
+    );
+    let held = until(&mut client, &path(5), |timer| timer["held_by"].is_string());
+    let why = "the endpoint shop is paused after 3 failures in a row: 503";
+    assert_eq!(
+        (&held["held_by"], &held["attempt"]),
+        (&json!(why), &json!(0))
+    );
+    // A probe that fails, one that does not, and the rest.
+    for _ in 0..3 {
+        target.next();
+    }
+    let queue = until(&mut client, ORDERS, |queue| queue["done"] == 2);
+    assert_eq!(
+        queue["pending"], 4,
+        "they have failed, and come again in an hour"
+    );
+    assert_eq!(
+        client.get(SHOP).expect(200)["health"],
+        json!({"state": "healthy", "failures": 0})
+    );
+
+    for (breaker, pointer) in [
+        (json!({"failures": 0}), "/breaker/failures"),
+        (json!({"pause": "1ms"}), "/breaker/pause"),
+        (
+            json!({"pause": "2m", "pause_max": "1m"}),
+            "/breaker/pause_max",
+        ),
+        (json!({"after": 1}), "/breaker/after"),
+        (json!(3), "/breaker"),
+    ] {
+        let body = json!({"url": target.url, "breaker": breaker});
+        let told = refused(&put(&mut client, SHOP, &body));
+        assert_eq!((told.0 / 100, &*told.2), (4, pointer), "{told:?}");
+    }
 }
 
 fn path(number: u32) -> String {
