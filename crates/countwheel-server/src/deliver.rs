@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
-use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, response};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full};
@@ -24,9 +24,10 @@ use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
 use crate::resources::Catalogue;
 use crate::resources::endpoint::{Means, Trust};
-use crate::resources::route::{Held, Route};
+use crate::resources::route::{Held, Route, Rules};
 use crate::resources::sealed::Vault;
 use crate::resources::signature::{self, SigningKey};
+use crate::resources::statuses::Meaning;
 use crate::roots;
 use crate::time::{format_duration, format_time};
 
@@ -225,6 +226,7 @@ impl Sender {
             }
         };
         let (timeout, means) = (route.timeout, route.means.clone());
+        let rules = route.rules.clone();
         let ends = tokio::time::Instant::now() + timeout;
         let Some((url, request, signing)) = request(&delivery.attempt, job, route) else {
             return stopped("the stored request cannot be made");
@@ -238,7 +240,8 @@ impl Sender {
         let exchange = self.exchange(&url, request, trust.as_ref(), signing.as_ref(), delivery);
         match tokio::time::timeout_at(ends, exchange).await {
             Ok(answered) => {
-                let (outcome, mut answered, body, connection) = answered?;
+                let (head, mut answered, body, connection) = answered?;
+                let outcome = self.judge(&head, &rules);
                 // The status has decided. The rest is read so that the beginning can be kept and the
                 // connection be used again, for as long as the attempt may take.
                 let rest = tokio::time::timeout_at(ends, read(body, &mut answered)).await;
@@ -275,7 +278,27 @@ impl Sender {
         }
     }
 
-    /// Sends the request, and judges by the status of the answer.
+    /// What an answer means, by its status and by how long it asks to be left alone.
+    fn judge(&self, head: &response::Parts, rules: &Rules) -> Outcome {
+        let asks_to_wait = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ]
+        .contains(&head.status);
+        let wait = head.headers.get(header::RETRY_AFTER);
+        let wait = wait.filter(|_| asks_to_wait);
+        let wait = wait.and_then(|value| value.to_str().ok());
+        let verdict = match rules.meaning(head.status) {
+            Meaning::Done => Verdict::Done,
+            Meaning::Stop => Verdict::Stopped,
+            Meaning::Retry => Verdict::Failed {
+                retry_after: wait.and_then(|value| retry_after(value, self.clock.timestamp())),
+            },
+        };
+        Outcome::new(verdict, head.status.as_str())
+    }
+
+    /// Sends the request, up to the head of the answer.
     async fn exchange(
         &self,
         url: &Uri,
@@ -283,7 +306,7 @@ impl Sender {
         trust: Option<&Trust>,
         signing: Option<&Signing>,
         delivery: &mut Delivery,
-    ) -> Result<(Outcome, Answered, Incoming, Connection), NoAnswer> {
+    ) -> Result<(response::Parts, Answered, Incoming, Connection), NoAnswer> {
         let (answer, connection, sent) = loop {
             let connection = self.pool.take(url, trust).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
@@ -323,20 +346,7 @@ impl Sender {
             is_whole: false,
             times,
         };
-        let verdict = match head.status {
-            status if status.is_success() => Verdict::Done,
-            StatusCode::GONE => Verdict::Stopped,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Verdict::Failed {
-                retry_after: head
-                    .headers
-                    .get(header::RETRY_AFTER)
-                    .and_then(|value| retry_after(value.to_str().ok()?, self.clock.timestamp())),
-            },
-            _ => Verdict::Failed { retry_after: None },
-        };
-        let detail = head.status.as_str().to_owned();
-        let outcome = Outcome::new(verdict, detail);
-        Ok((outcome, answered, body, connection))
+        Ok((head, answered, body, connection))
     }
 }
 

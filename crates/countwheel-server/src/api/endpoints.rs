@@ -27,6 +27,7 @@ use crate::resources::endpoint::{
 use crate::resources::queue::Queue;
 use crate::resources::sealed::{Kept, NoKey};
 use crate::resources::signature::SigningKey;
+use crate::resources::statuses::{Meaning, Named, Statuses};
 use crate::resources::{Entry, Resources, setting_of_endpoint};
 use crate::time::{format_duration, format_time};
 
@@ -59,6 +60,8 @@ struct EndpointBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Rate>,
     disabled: bool,
+    #[serde(skip_serializing_if = "Statuses::is_empty")]
+    statuses: &'a Statuses,
     #[serde(skip_serializing_if = "Option::is_none")]
     ca: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,6 +110,7 @@ impl<'a> EndpointBody<'a> {
             concurrency: it.concurrency,
             rate: it.rate,
             disabled: it.disabled,
+            statuses: &it.statuses,
             ca: it.ca.as_deref(),
             client_certificate: certificate,
             fault: opened.means.as_ref().err().map(String::as_str),
@@ -355,6 +359,7 @@ fn read(
     let disabled = object.take("disabled");
     let ca = object.take("ca");
     let client = object.take("client_certificate");
+    let statuses = object.take("statuses");
     object.finish()?;
     let url = read_url(&url, &app.targets)?;
     let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
@@ -363,6 +368,7 @@ fn read(
     let concurrency = concurrency.as_ref().map(read_concurrency).transpose()?;
     let rate = rate.as_ref().map(read_rate).transpose()?;
     let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
+    let statuses = statuses.as_ref().map(read_statuses).transpose()?;
     let sealing = Sealing { app, name, before };
     let secrets = match &secrets {
         Some(secrets) => sealing.secrets(secrets)?,
@@ -386,6 +392,7 @@ fn read(
         concurrency,
         rate,
         disabled,
+        statuses: statuses.unwrap_or_default(),
         ca: ca_text,
         client_certificate: client_certificate.transpose()?,
     })
@@ -399,6 +406,23 @@ fn pem(field: &Field<'_>, most: usize) -> Result<String, Problem> {
         return Err(invalid(field, detail));
     }
     Ok(text.into_owned())
+}
+
+/// What statuses mean, by status or by class.
+pub(super) fn read_statuses(field: &Field<'_>) -> Result<Statuses, Problem> {
+    let rules = field.object()?.into_members().into_iter();
+    let read = |(name, field): (String, Field<'_>)| {
+        let named = Named::new(&name).ok_or_else(|| {
+            invalid(
+                &field,
+                "a rule is for a status from 200 to 599, or for one of 2xx, 3xx, 4xx, 5xx",
+            )
+        })?;
+        let meaning = Meaning::from_name(&field.text()?);
+        let meaning = meaning.ok_or_else(|| invalid(&field, "a status is done, retry or stop"));
+        Ok((named, meaning?))
+    };
+    rules.map(read).collect()
 }
 
 /// How many attempts may run at a time.

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::drain::DrainBody;
-use super::endpoints::{counted, invalid, read_concurrency, read_rate};
+use super::endpoints::{counted, invalid, read_concurrency, read_rate, read_statuses};
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, MAX_BODY_BYTES, Query, json_body, precondition, queue_of};
@@ -23,6 +23,7 @@ use super::timers::read_timeout;
 use super::{App, answer, recurrence, retry, stored};
 use crate::resources::endpoint::{EndpointName, Rate};
 use crate::resources::queue::{PAYLOAD_MAX_BYTES, Queue};
+use crate::resources::statuses::Statuses;
 use crate::resources::{Entry, Resources, setting_of_queue};
 use crate::time::format_duration;
 
@@ -139,6 +140,8 @@ struct SettingsBody {
     payload_limit: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     missed: Option<Value>,
+    #[serde(skip_serializing_if = "Statuses::is_empty")]
+    statuses: Statuses,
 }
 
 impl SettingsBody {
@@ -151,6 +154,7 @@ impl SettingsBody {
             rate: queue.rate,
             payload_limit: queue.payload_limit,
             missed: queue.missed.map(recurrence::show_any_missed),
+            statuses: queue.statuses.clone(),
         }
     }
 }
@@ -294,7 +298,9 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
     let rate = object.take("rate");
     let payload_limit = object.take("payload_limit");
     let missed = object.take("missed");
+    let statuses = object.take("statuses");
     object.finish()?;
+    let statuses = statuses.as_ref().map(read_statuses).transpose()?;
     let endpoint = endpoint.as_ref().map(|field| read_endpoint(field, known));
     Ok(Queue {
         endpoint: endpoint.transpose()?,
@@ -304,6 +310,7 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
         rate: rate.as_ref().map(read_rate).transpose()?,
         payload_limit: payload_limit.as_ref().map(read_limit).transpose()?,
         missed: missed.as_ref().map(recurrence::read_missed).transpose()?,
+        statuses: statuses.unwrap_or_default(),
     })
 }
 

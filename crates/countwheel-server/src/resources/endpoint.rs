@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::sealed::{Kept, NoKey, Vault};
 use super::signature::SigningKey;
+use super::statuses::Statuses;
 use super::{read_policy, read_span};
 use crate::api::retry;
 use crate::time::format_duration;
@@ -89,6 +90,8 @@ pub(crate) struct Endpoint {
     pub(crate) concurrency: Option<u32>,
     pub(crate) rate: Option<Rate>,
     pub(crate) disabled: bool,
+    /// What the statuses of answers mean.
+    pub(crate) statuses: Statuses,
     /// The authorities to trust in place of those of the service, in PEM.
     pub(crate) ca: Option<String>,
     pub(crate) client_certificate: Option<ClientCertificate>,
@@ -108,6 +111,8 @@ struct Stored {
     disabled: bool,
     ca: Option<String>,
     client_certificate: Option<ClientCertificate>,
+    #[serde(default, skip_serializing_if = "Statuses::is_empty")]
+    statuses: Statuses,
 }
 
 /// A time as microseconds since 1970.
@@ -140,6 +145,7 @@ impl Endpoint {
             disabled: self.disabled,
             ca: self.ca.clone(),
             client_certificate: self.client_certificate.clone(),
+            statuses: self.statuses.clone(),
         };
         // A text, numbers and lists of them are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -160,6 +166,7 @@ impl Endpoint {
             concurrency: stored.concurrency,
             rate: stored.rate,
             disabled: stored.disabled,
+            statuses: stored.statuses,
             ca: stored.ca,
             client_certificate: stored.client_certificate,
         })
@@ -377,6 +384,7 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 mod tests {
     use countwheel_durable::{Jitter, Preset};
 
+    use super::super::statuses::{Meaning, Named};
     use super::*;
 
     fn endpoint() -> Endpoint {
@@ -399,6 +407,7 @@ mod tests {
                 burst: 3,
             }),
             disabled: true,
+            statuses: [(Named::Exact(409), Meaning::Done)].into_iter().collect(),
             ca: Some("x".to_owned()),
             client_certificate: Some(ClientCertificate {
                 certificate: "y".to_owned(),
@@ -417,6 +426,7 @@ mod tests {
             concurrency: None,
             rate: None,
             disabled: false,
+            statuses: Statuses::default(),
             ca: None,
             client_certificate: None,
             ..endpoint()

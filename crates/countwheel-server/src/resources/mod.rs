@@ -6,6 +6,7 @@ pub(crate) mod queue;
 pub(crate) mod route;
 pub(crate) mod sealed;
 pub(crate) mod signature;
+pub(crate) mod statuses;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

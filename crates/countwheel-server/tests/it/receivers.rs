@@ -1,0 +1,224 @@
+//! What the receiver of a delivery decides and is told: by the statuses and the headers of its answers, and by the
+//! headers of the delivery.
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Client, Directory, Server, Target, reply};
+
+const SHOP: &str = "/v1/endpoints/shop";
+const ORDERS: &str = "/v1/queues/orders";
+const TIMER: &str = "/v1/queues/orders/timers/k";
+
+fn start() -> (Directory, Server, Client) {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let client = server.client();
+    (directory, server, client)
+}
+
+#[track_caller]
+fn made(client: &mut Client, path: &str, body: &Value) -> Value {
+    let answer = client.json("PUT", path, &body.to_string());
+    assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+    answer.json()
+}
+
+/// What a refusal says: its status, its code and the field at fault.
+#[track_caller]
+fn refused(answer: &Answer) -> (u16, String, String) {
+    let (status, code) = answer.problem();
+    let pointer = answer.json()["errors"][0]["pointer"].clone();
+    (status, code, pointer.as_str().unwrap_or("-").to_owned())
+}
+
+/// Sets the timer with these fields beside a due time of now, and gives it as it is at its end.
+#[track_caller]
+fn ended(client: &mut Client, fields: &Value) -> Value {
+    let mut body = json!({"in": 0, "retry": {"fixed": 1, "max_attempts": 1}});
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    made(client, TIMER, &body);
+    for _ in 0..2_000 {
+        let timer = client.get(TIMER).expect(200);
+        if timer["state"] == "done" || timer["state"] == "dead" {
+            return timer;
+        }
+        crate::support::pause();
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn a_status_means_what_the_endpoint_says_then_what_the_queue_says() {
+    let (_directory, _server, mut client) = start();
+    for (status, of_endpoint, of_queue, state, reason) in [
+        (
+            "409 x",
+            json!({"409": "done", "4xx": "stop"}),
+            json!({}),
+            "done",
+            Value::Null,
+        ),
+        (
+            "400 x",
+            json!({"409": "done", "4xx": "stop"}),
+            json!({}),
+            "dead",
+            json!("stopped"),
+        ),
+        (
+            "404 x",
+            json!({"404": "retry", "4xx": "stop"}),
+            json!({}),
+            "dead",
+            json!("exhausted"),
+        ),
+        (
+            "410 x",
+            json!({"410": "retry"}),
+            json!({"410": "done"}),
+            "dead",
+            json!("exhausted"),
+        ),
+        (
+            "410 x",
+            json!({"404": "retry"}),
+            json!({"4xx": "done"}),
+            "done",
+            Value::Null,
+        ),
+        (
+            "200 x",
+            json!({}),
+            json!({"2xx": "stop"}),
+            "dead",
+            json!("stopped"),
+        ),
+        (
+            "302 x",
+            json!({"3xx": "done"}),
+            json!({}),
+            "done",
+            Value::Null,
+        ),
+        (
+            "503 x",
+            json!({}),
+            json!({"5xx": "done"}),
+            "done",
+            Value::Null,
+        ),
+        ("410 x", json!({}), json!({}), "dead", json!("stopped")),
+    ] {
+        let target = Target::answering(status);
+        let shop = json!({"url": target.url, "statuses": of_endpoint});
+        let shown = made(&mut client, SHOP, &shop);
+        let is_shown = of_endpoint != json!({});
+        assert_eq!(
+            shown["statuses"],
+            if is_shown {
+                of_endpoint.clone()
+            } else {
+                Value::Null
+            }
+        );
+        let queue = json!({"endpoint": "shop", "statuses": of_queue});
+        made(&mut client, ORDERS, &queue);
+        let timer = ended(&mut client, &json!({}));
+        let found = (&timer["state"], &timer["dead_reason"]);
+        assert_eq!(
+            found,
+            (&json!(state), &reason),
+            "{status} {of_endpoint} {of_queue}"
+        );
+        assert_eq!(timer["attempts"][0]["detail"], status[..3], "{status}");
+    }
+    // A timer with a URL of its own goes by the rules of its queue alone.
+    let target = Target::answering("418 x");
+    made(
+        &mut client,
+        SHOP,
+        &json!({"url": target.url, "statuses": {"418": "stop"}}),
+    );
+    made(
+        &mut client,
+        ORDERS,
+        &json!({"endpoint": "shop", "statuses": {"4xx": "done"}}),
+    );
+    let fields = json!({"target": {"url": target.url}});
+    assert_eq!(ended(&mut client, &fields)["state"], "done");
+    let shown = client.get(ORDERS).expect(200);
+    assert_eq!(shown["statuses"], json!({"4xx": "done"}));
+}
+
+#[test]
+fn retry_after_counts_wherever_429_and_503_are_tried_again_and_nowhere_else() {
+    let (_directory, _server, mut client) = start();
+    let waits = |client: &mut Client, status: &'static str, rules: Value| {
+        let target = Target::start(move |_| reply(status, "retry-after: 7200\r\n"));
+        made(client, ORDERS, &json!({"statuses": rules}));
+        let body = json!({"in": 0, "retry": {"fixed": "1h"}, "target": {"url": target.url}});
+        made(client, TIMER, &body);
+        target.next();
+        let timer = loop {
+            let timer = client.get(TIMER).expect(200);
+            if timer["attempts"][0]["ended"].is_string() {
+                break timer;
+            }
+            crate::support::pause();
+        };
+        if timer["state"] != "pending" {
+            return timer["state"].as_str().unwrap().to_owned();
+        }
+        let ended = timer["attempts"][0]["ended"].as_str().unwrap();
+        let due = timer["due"].as_str().unwrap();
+        let hour = |text: &str| -> u32 { text[11..13].parse().unwrap() };
+        // An hour or two, and never less.
+        format!("{}h", (24 + hour(due) - hour(ended)) % 24)
+    };
+    assert_eq!(waits(&mut client, "503 x", json!({"5xx": "retry"})), "2h");
+    assert_eq!(
+        waits(&mut client, "429 x", json!({"429": "retry", "4xx": "stop"})),
+        "2h"
+    );
+    assert_eq!(waits(&mut client, "418 x", json!({"4xx": "retry"})), "1h");
+    assert_eq!(waits(&mut client, "503 x", json!({"503": "stop"})), "dead");
+}
+
+#[test]
+fn a_rule_that_is_none_is_refused_with_its_field() {
+    let (_directory, _server, mut client) = start();
+    let invalid = (422, "invalid_setting");
+    for (statuses, (status, code), pointer) in [
+        (json!({"1xx": "done"}), invalid, "/statuses/1xx"),
+        (json!({"600": "done"}), invalid, "/statuses/600"),
+        (json!({"199": "done"}), invalid, "/statuses/199"),
+        (json!({"4XX": "done"}), invalid, "/statuses/4XX"),
+        (json!({"all": "done"}), invalid, "/statuses/all"),
+        (json!({"": "done"}), invalid, "/statuses/"),
+        (json!({"404": "later"}), invalid, "/statuses/404"),
+        (json!({"404": "Done"}), invalid, "/statuses/404"),
+        (json!({"404": true}), (400, "malformed"), "/statuses/404"),
+        (json!({"404": null}), (400, "malformed"), "/statuses/404"),
+        (json!(["404"]), (400, "malformed"), "/statuses"),
+    ] {
+        let expected = (status, code.to_owned(), pointer.to_owned());
+        let body = json!({"url": "http://x.example/", "statuses": statuses}).to_string();
+        assert_eq!(
+            refused(&client.json("PUT", SHOP, &body)),
+            expected,
+            "{body}"
+        );
+        let body = json!({"statuses": statuses}).to_string();
+        assert_eq!(
+            refused(&client.json("PUT", ORDERS, &body)),
+            expected,
+            "{body}"
+        );
+    }
+    assert_eq!(client.get(SHOP).status, 404);
+    // What is at the border of the rule is taken.
+    let all = json!({"200": "done", "599": "stop", "2xx": "retry", "5xx": "done"});
+    let shown = made(&mut client, ORDERS, &json!({"statuses": all}));
+    assert_eq!(shown["statuses"], all);
+}
