@@ -30,6 +30,7 @@ use crate::resources::signature::{self, SigningKey};
 use crate::resources::statuses::Meaning;
 use crate::roots;
 use crate::time::{format_duration, format_time};
+use crate::traced::{self, TRACEPARENT, TRACESTATE};
 
 /// How much of an answer is read.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
@@ -440,6 +441,15 @@ fn request(
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         headers.insert(name, value.try_into().ok()?);
     }
+    if let Some(trace) = &job.extras.trace
+        && !headers.contains_key(TRACEPARENT)
+    {
+        headers.insert(TRACEPARENT, trace.parent(traced::span()).try_into().ok()?);
+        // What the caller says itself goes before what came with the set.
+        if let (Some(state), false) = (trace.state(), headers.contains_key(TRACESTATE)) {
+            headers.insert(TRACESTATE, state.try_into().ok()?);
+        }
+    }
     if let Some(content_type) = job.content_type {
         headers.insert(header::CONTENT_TYPE, content_type.try_into().ok()?);
     }
@@ -637,7 +647,7 @@ mod tests {
     use countwheel_time::SystemClock;
 
     use super::*;
-    use crate::job::To;
+    use crate::job::{Extras, To};
 
     /// A store whose lease is over when it is told so.
     struct Leased {
@@ -717,6 +727,7 @@ mod tests {
             content_type: None,
             body: Vec::new(),
             timeout: Some(Duration::from_secs(20)),
+            extras: Extras::default(),
         };
         timers
             .set("orders/a", Duration::ZERO, job.encode())

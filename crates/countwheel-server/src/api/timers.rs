@@ -31,11 +31,12 @@ use super::{App, answer};
 use crate::answered::{Answered, micros};
 use crate::deliver::carries_body;
 use crate::guard::{RefusedTarget, Targets};
-use crate::job::{Job, TIMEOUT_DEFAULT, To};
+use crate::job::{Extras, Job, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
 use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::route::check_path;
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
+use crate::traced::TraceContext;
 
 const URL_MAX_BYTES: usize = 2_048;
 pub(crate) const HEADERS_MAX: usize = 32;
@@ -87,13 +88,15 @@ pub(super) async fn set(
     let name = timer_of(request.uri())?;
     Query::of(request.uri(), &[])?;
     let condition = precondition(request.headers(), Honoured::Both)?;
+    let trace = TraceContext::of(request.headers());
     let body = json_body(&app, request).await?;
     let NewTimer {
         due,
         policy,
-        job,
+        mut job,
         options,
     } = read_known(&app, &body, &name.queue).await?;
+    job.extras.trace = trace;
     let request = |precondition| durable::Request::Set {
         name: name.clone(),
         due,
@@ -236,6 +239,7 @@ fn read_set(
             content_type,
             body,
             timeout,
+            extras: Extras::default(),
         },
         options: fields.options,
     })
@@ -706,9 +710,10 @@ pub(super) async fn act(
         Verb::Resend => Honoured::IfMatch,
     };
     let condition = precondition(request.headers(), honoured)?;
+    let trace = TraceContext::of(request.headers());
     let body = optional_json_body(&app, request).await?;
     let request = match (verb, body) {
-        (Verb::Resend, body) => return resend(&app, name, condition, body).await,
+        (Verb::Resend, body) => return resend(&app, name, condition, trace, body).await,
         (Verb::Fire, None) => durable::Request::Fire { name },
         (Verb::Fire, Some(body)) => {
             // Nothing can be asked for, but an empty object asks for nothing.
@@ -736,6 +741,7 @@ async fn resend(
     app: &App,
     name: durable::TimerName,
     condition: Condition,
+    trace: Option<TraceContext>,
     body: Option<Held>,
 ) -> Result<Response, Problem> {
     let field = match &body {
@@ -763,7 +769,10 @@ async fn resend(
         {
             return Err(TimerError::Changed { current }.into());
         }
-        let job = resent(&record, edited.as_ref(), &app.targets)?;
+        let mut job = resent(&record, edited.as_ref(), &app.targets)?;
+        if trace.is_some() {
+            job.extras.trace.clone_from(&trace);
+        }
         let set = durable::Request::Set {
             name: name.clone(),
             due: Due::In(Duration::ZERO),
@@ -992,6 +1001,9 @@ pub(super) struct TimerBody {
     missed: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recurring: Option<Value>,
+    /// Of a set that came with a trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
     failures: u32,
     attempt: u32,
     attempts: Vec<AttemptBody>,
@@ -1134,6 +1146,8 @@ impl TimerBody {
         let job = Job::decode(&record.payload).ok();
         let body_bytes = job.as_ref().map_or(0, |job| job.body.len());
         let content_type = job.as_ref().and_then(|job| job.content_type.clone());
+        let extras = job.as_ref().map(|job| job.extras.clone());
+        let extras = extras.unwrap_or_default();
         Self {
             queue: record.name.queue.to_string(),
             key: record.name.key.to_string(),
@@ -1152,6 +1166,7 @@ impl TimerBody {
             retry: retry::show(&record.policy),
             missed: recurrence::show_missed(record.missed),
             recurring: record.recurring.as_deref().map(recurrence::show_position),
+            trace_id: extras.trace.as_ref().map(TraceContext::id),
             failures: record.failures,
             attempt: record.attempt,
             attempts: attempts(record, answers),

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Directory, Server, Target, reply};
+use crate::support::{Answer, Client, Directory, Server, Target, reply, wait_for_state};
 
 const SHOP: &str = "/v1/endpoints/shop";
 const ORDERS: &str = "/v1/queues/orders";
@@ -221,4 +221,92 @@ fn a_rule_that_is_none_is_refused_with_its_field() {
     let all = json!({"200": "done", "599": "stop", "2xx": "retry", "5xx": "done"});
     let shown = made(&mut client, ORDERS, &json!({"statuses": all}));
     assert_eq!(shown["statuses"], all);
+}
+
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+
+/// Sends JSON with these headers.
+fn with_headers(
+    client: &mut Client,
+    (method, path): (&str, &str),
+    headers: &[(&str, &str)],
+    body: &Value,
+) -> Answer {
+    let json = [("content-type", "application/json")];
+    let headers = [&json, headers].concat();
+    client.send(method, path, &headers, body.to_string().as_bytes())
+}
+
+#[test]
+fn a_trace_goes_on_from_the_set_to_each_attempt() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::start(|number| reply(if number == 0 { "500 x" } else { "200 x" }, ""));
+    let body = json!({"in": 0, "retry": {"fixed": 1}, "target": {"url": target.url}});
+    let headers = [("traceparent", PARENT), ("tracestate", "a=1, b=2")];
+    with_headers(&mut client, ("PUT", TIMER), &headers, &body).expect(201);
+    let deliveries = [target.next(), target.next()];
+    let parents = deliveries.each_ref().map(|it| it.header("traceparent"));
+    for (delivery, parent) in deliveries.iter().zip(parents) {
+        assert_eq!((&parent[..36], &parent[52..]), (&PARENT[..36], "-01"));
+        assert_eq!(delivery.header("tracestate"), "a=1,b=2");
+    }
+    // The set and each attempt are spans of their own.
+    let spans = [PARENT, parents[0], parents[1]].map(|parent| &parent[36..52]);
+    assert!(spans[0] != spans[1] && spans[1] != spans[2], "{spans:?}");
+    let timer = wait_for_state(&mut client, TIMER, "done");
+    assert_eq!(timer["trace_id"], TRACE);
+    let list = client.get("/v1/queues/orders/timers").expect(200);
+    assert_eq!(list["items"][0]["trace_id"], TRACE);
+
+    // A resend goes on with the trace of the set, or with its own.
+    let resend = format!("{TIMER}:resend");
+    client.json("POST", &resend, "{}").expect(200);
+    assert_eq!(target.next().header("traceparent")[..36], PARENT[..36]);
+    wait_for_state(&mut client, TIMER, "done");
+    let own = PARENT.replace("0af7", "1af7");
+    let headers = [("traceparent", &*own)];
+    with_headers(&mut client, ("POST", &resend), &headers, &json!({})).expect(200);
+    let delivery = target.next();
+    assert_eq!(delivery.header("traceparent")[..36], own[..36]);
+    assert!(!delivery.has("tracestate"));
+}
+
+#[test]
+fn a_trace_that_breaks_the_rules_is_ignored_and_a_header_of_the_timer_wins() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 x");
+    let body = json!({"in": 0, "target": {"url": target.url}});
+    let broken = PARENT.to_uppercase();
+    for headers in [
+        &[][..],
+        &[("tracestate", "a=1")],
+        &[("traceparent", &*broken), ("tracestate", "a=1")],
+        &[("traceparent", PARENT), ("traceparent", PARENT)],
+    ] {
+        let answer = with_headers(&mut client, ("PUT", TIMER), headers, &body);
+        assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+        let delivery = target.next();
+        assert!(!delivery.has("traceparent") && !delivery.has("tracestate"));
+        let timer = wait_for_state(&mut client, TIMER, "done");
+        assert_eq!(timer["trace_id"], Value::Null);
+    }
+    // A state that breaks the rules goes alone.
+    let headers = [("traceparent", PARENT), ("tracestate", "A=1")];
+    with_headers(&mut client, ("PUT", TIMER), &headers, &body).expect(200);
+    let delivery = target.next();
+    assert!(delivery.has("traceparent") && !delivery.has("tracestate"));
+
+    let headers = [("traceparent", PARENT), ("tracestate", "a=1")];
+    let own = json!({"in": 0, "target": {"url": target.url, "headers": {"traceparent": "mine"}}});
+    with_headers(&mut client, ("PUT", TIMER), &headers, &own).expect(200);
+    let delivery = target.next();
+    assert_eq!(delivery.header("traceparent"), "mine");
+    assert!(!delivery.has("tracestate"));
+    // That of an endpoint does so too.
+    let shop = json!({"url": target.url, "headers": {"TraceParent": "theirs"}});
+    made(&mut client, SHOP, &shop);
+    let body = json!({"in": 0, "target": {"endpoint": "shop"}});
+    with_headers(&mut client, ("PUT", TIMER), &headers, &body).expect(200);
+    assert_eq!(target.next().header("traceparent"), "theirs");
 }
