@@ -410,6 +410,10 @@ fn request(
     };
     let body = Bytes::from(job.body);
     let signing = Signing::of(route.means, &id, &body);
+    let event = route.cloudevents.map(|event| {
+        let time = format_time(attempt.deadline);
+        event.headers(&id, attempt.name.key.as_str(), &time)
+    });
     let own = [
         ("webhook-id", id),
         ("timer-queue", attempt.name.queue.to_string()),
@@ -459,7 +463,9 @@ fn request(
             ("timer-nominal", format_time(run.nominal)),
         ]
     });
-    for (name, value) in own.into_iter().chain(run.into_iter().flatten()) {
+    let run = run.into_iter().flatten();
+    let own = own.into_iter().chain(run);
+    for (name, value) in own.chain(event.into_iter().flatten()) {
         headers.insert(HeaderName::from_static(name), value.try_into().ok()?);
     }
     Some((url, request, signing))

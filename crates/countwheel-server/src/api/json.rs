@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 66] = [
+const KNOWN_NAMES: [&str; 69] = [
     "accept_loss",
     "at",
     "body",
@@ -260,6 +260,7 @@ const KNOWN_NAMES: [&str; 66] = [
     "cap",
     "certificate",
     "client_certificate",
+    "cloudevents",
     "concurrency",
     "content_type",
     "cron",
@@ -304,6 +305,7 @@ const KNOWN_NAMES: [&str; 66] = [
     "secret",
     "secrets",
     "skip_if_older_than",
+    "source",
     "start",
     "state",
     "statuses",
@@ -313,6 +315,7 @@ const KNOWN_NAMES: [&str; 66] = [
     "target",
     "timeout",
     "timers",
+    "type",
     "until",
     "url",
     "zone",

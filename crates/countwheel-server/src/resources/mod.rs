@@ -1,6 +1,7 @@
 //! Queues and endpoints as stored things: each is a setting of the store, and all of them are in memory, parsed once
 //! for each of their versions.
 
+pub(crate) mod cloudevents;
 pub(crate) mod endpoint;
 pub(crate) mod queue;
 pub(crate) mod route;

@@ -10,6 +10,7 @@ use countwheel_durable::QueueName;
 use percent_encoding::percent_decode_str;
 
 use super::Resources;
+use super::cloudevents::CloudEvents;
 use super::endpoint::{EndpointName, Means, Opened};
 use super::statuses::{self, Meaning, Statuses};
 use crate::job::{Job, TIMEOUT_DEFAULT, To};
@@ -26,6 +27,8 @@ pub(crate) struct Route {
     /// Of an endpoint.
     pub(crate) means: Option<Means>,
     pub(crate) rules: Rules,
+    /// Of a queue whose deliveries are events.
+    pub(crate) cloudevents: Option<CloudEvents>,
 }
 
 /// What the statuses of answers mean on this way.
@@ -73,6 +76,7 @@ impl Resources {
             endpoint: Statuses::default(),
             queue: of_queue.unwrap_or_default(),
         };
+        let cloudevents = queue.and_then(|queue| queue.cloudevents.clone());
         let (name, path) = match &job.to {
             To::Url(url) => {
                 return Ok(Route {
@@ -81,6 +85,7 @@ impl Resources {
                     timeout: job.timeout.unwrap_or(TIMEOUT_DEFAULT),
                     means: None,
                     rules,
+                    cloudevents,
                 });
             }
             To::Endpoint { name, path } => (name.as_deref(), path),
@@ -109,6 +114,7 @@ impl Resources {
                 endpoint: settings.statuses.clone(),
                 ..rules
             },
+            cloudevents,
         })
     }
 

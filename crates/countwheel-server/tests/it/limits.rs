@@ -201,6 +201,21 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             path(ENDPOINT),
             endpoint(&format!(r#","rate":{{"per_second":1,"burst":{amount}}}"#)),
         ),
+        "`source` of `cloudevents`" => {
+            let source = format!(r#"{{"source":"{}","type":"a"}}"#, long(amount));
+            (
+                path("/v1/queues/q"),
+                format!(r#"{{"cloudevents":{source}}}"#),
+            )
+        }
+        "`type` of `cloudevents`" => {
+            let kind = format!(r#"{{"source":"a","type":"{}"}}"#, long(amount));
+            (path("/v1/queues/q"), format!(r#"{{"cloudevents":{kind}}}"#))
+        }
+        "a status of `statuses`" => (
+            path("/v1/queues/q"),
+            format!(r#"{{"statuses":{{"{amount}":"done"}}}}"#),
+        ),
         "`payload_limit`" => (
             path("/v1/queues/q"),
             format!(r#"{{"payload_limit":{amount}}}"#),

@@ -310,3 +310,105 @@ fn a_trace_that_breaks_the_rules_is_ignored_and_a_header_of_the_timer_wins() {
     with_headers(&mut client, ("PUT", TIMER), &headers, &body).expect(200);
     assert_eq!(target.next().header("traceparent"), "theirs");
 }
+
+#[test]
+fn deliveries_of_a_queue_are_events_if_it_says_so() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 x");
+    let event = json!({"source": "/orders", "type": "com.example.order.due"});
+    let shown = made(&mut client, ORDERS, &json!({"cloudevents": event}));
+    assert_eq!(shown["cloudevents"], event);
+    assert_eq!(client.get(ORDERS).expect(200)["cloudevents"], event);
+    // Headers of the timer that are attributes of the event give way, and other ones go along.
+    let headers = json!({"ce-id": "mine", "CE-Source": "mine", "ce-tenant": "7"});
+    let body = json!({"at": "2026-03-01T12:00:05Z", "body": {"n": 1},
+                      "target": {"url": target.url, "headers": headers}});
+    let timer = "/v1/queues/orders/timers/a%20%22%C3%BC%25%22";
+    let id = made(&mut client, timer, &body)["id"].clone();
+    let delivery = target.next();
+    for (name, value) in [
+        ("ce-specversion", "1.0"),
+        ("ce-id", id.as_str().unwrap()),
+        ("ce-source", "/orders"),
+        ("ce-type", "com.example.order.due"),
+        ("ce-subject", "a%20%22%C3%BC%25%22"),
+        ("ce-time", "2026-03-01T12:00:05.000000Z"),
+        ("ce-tenant", "7"),
+        ("content-type", "application/json"),
+    ] {
+        assert_eq!(delivery.header(name), value, "{name}");
+    }
+    // To an endpoint, and run by run.
+    made(&mut client, SHOP, &json!({"url": target.url}));
+    let queue = json!({"endpoint": "shop", "cloudevents": {"source": "a/b", "type": "é x"}});
+    made(&mut client, ORDERS, &queue);
+    made(
+        &mut client,
+        TIMER,
+        &json!({"in": 0, "every": "100ms", "repeats": 2}),
+    );
+    for run in ["-r1", "-r2"] {
+        let delivery = target.next();
+        assert_eq!(delivery.header("ce-type"), "%C3%A9%20x");
+        assert_eq!(delivery.header("ce-id"), delivery.header("webhook-id"));
+        assert!(delivery.header("ce-id").ends_with(run));
+        assert_eq!(delivery.header("ce-time"), delivery.header("timer-due"));
+    }
+    // A queue that does not say so adds nothing.
+    made(&mut client, ORDERS, &json!({"endpoint": "shop"}));
+    let body = json!({"in": 0, "target": {"headers": {"ce-id": "mine"}}});
+    made(&mut client, TIMER, &body);
+    let delivery = target.next();
+    assert_eq!(delivery.header("ce-id"), "mine");
+    assert!(!delivery.has("ce-specversion"));
+}
+
+#[test]
+fn an_event_that_breaks_a_rule_is_refused_with_its_field() {
+    let (_directory, _server, mut client) = start();
+    let invalid = (422, "invalid_setting");
+    let malformed = (400, "malformed");
+    for (event, (status, code), pointer) in [
+        (
+            json!({"source": "", "type": "a"}),
+            invalid,
+            "/cloudevents/source",
+        ),
+        (
+            json!({"source": "a b", "type": "a"}),
+            invalid,
+            "/cloudevents/source",
+        ),
+        (
+            json!({"source": "/a", "type": ""}),
+            invalid,
+            "/cloudevents/type",
+        ),
+        (
+            json!({"source": "/a", "type": "a\nb"}),
+            invalid,
+            "/cloudevents/type",
+        ),
+        (
+            json!({"source": 1, "type": "a"}),
+            malformed,
+            "/cloudevents/source",
+        ),
+        (json!({"source": "/a"}), malformed, "/cloudevents/type"),
+        (json!({"type": "a"}), malformed, "/cloudevents/source"),
+        (
+            json!({"source": "/a", "type": "a", "id": "x"}),
+            malformed,
+            "/cloudevents/id",
+        ),
+        (json!("/orders"), malformed, "/cloudevents"),
+    ] {
+        let expected = (status, code.to_owned(), pointer.to_owned());
+        let body = json!({"cloudevents": event}).to_string();
+        assert_eq!(
+            refused(&client.json("PUT", ORDERS, &body)),
+            expected,
+            "{body}"
+        );
+    }
+}
