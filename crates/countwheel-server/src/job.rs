@@ -29,6 +29,17 @@ pub(crate) struct Job {
 pub(crate) struct Extras {
     /// The trace that the set belongs to.
     pub(crate) trace: Option<TraceContext>,
+    /// How far the due time was spread.
+    pub(crate) spread: Option<Spread>,
+}
+
+/// A due time that was drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    /// How much later than asked for it may be.
+    pub(crate) within: Duration,
+    /// How much later it is.
+    pub(crate) drawn: Duration,
 }
 
 /// Where a job goes.
@@ -63,12 +74,14 @@ const WITH_EXTRAS: u8 = 4;
 #[derive(Serialize, Deserialize)]
 enum Extra {
     Trace(TraceContext),
+    Spread(Spread),
 }
 
 impl Extras {
     fn to_list(&self) -> Vec<Extra> {
         let trace = self.trace.clone().map(Extra::Trace);
-        trace.into_iter().collect()
+        let spread = self.spread.map(Extra::Spread);
+        [trace, spread].into_iter().flatten().collect()
     }
 
     fn of_list(list: Vec<Extra>) -> Self {
@@ -76,6 +89,7 @@ impl Extras {
         for extra in list {
             match extra {
                 Extra::Trace(trace) => extras.trace = Some(trace),
+                Extra::Spread(spread) => extras.spread = Some(spread),
             }
         }
         extras
@@ -282,6 +296,10 @@ mod tests {
         let with_extras = |job: &Job| Job {
             extras: Extras {
                 trace: TraceContext::of(&headers),
+                spread: Some(Spread {
+                    within: Duration::from_secs(600),
+                    drawn: Duration::from_micros(7),
+                }),
             },
             ..job.clone()
         };

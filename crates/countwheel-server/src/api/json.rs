@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 69] = [
+const KNOWN_NAMES: [&str; 70] = [
     "accept_loss",
     "at",
     "body",
@@ -306,6 +306,7 @@ const KNOWN_NAMES: [&str; 69] = [
     "secrets",
     "skip_if_older_than",
     "source",
+    "spread",
     "start",
     "state",
     "statuses",

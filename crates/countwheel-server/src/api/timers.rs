@@ -14,7 +14,7 @@ use countwheel_durable::{
     self as durable, DeadReason, Due, Precondition, QueueName, Record, RetryPolicy, Revision,
     SetOptions, Shift, StateKind, TimerError, Was,
 };
-use countwheel_time::Timestamp;
+use countwheel_time::{Random, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ use super::{App, answer};
 use crate::answered::{Answered, micros};
 use crate::deliver::carries_body;
 use crate::guard::{RefusedTarget, Targets};
-use crate::job::{Extras, Job, TIMEOUT_DEFAULT, To};
+use crate::job::{Extras, Job, Spread, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
 use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::route::check_path;
@@ -43,6 +43,8 @@ pub(crate) const HEADERS_MAX: usize = 32;
 const HEADERS_MAX_BYTES: usize = 8_192;
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
+/// The longest spread.
+const SPREAD_MAX: Duration = Duration::from_secs(86_400);
 /// The methods of deliveries.
 const METHODS: [Method; 7] = [
     Method::GET,
@@ -196,12 +198,15 @@ fn read_set(
     let mut object = Field::root(json::parse(body)?).object()?;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let says_missed = object.has("missed");
+    let spread = object.take("spread");
     let mut fields = SetFields::take(&mut object)?;
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
     if !fields.has_target() && of_queue.is_none() {
         return Err(object.missing("target"));
     }
     object.finish()?;
+    let spread = spread.as_ref().map(|field| fields.spread(field));
+    let spread = spread.transpose()?;
     let target = fields.target(targets, of_queue.is_some())?;
     let target = target.unwrap_or_default();
     fields.check_method(&target.method)?;
@@ -230,7 +235,7 @@ fn read_set(
     }
     let timeout = timeout_of(&target, queue.and_then(|queue| queue.timeout));
     Ok(NewTimer {
-        due: fields.due,
+        due: spread.map_or(fields.due, |spread| later(fields.due, spread.drawn)),
         policy: policy.unwrap_or_default(),
         job: Job {
             method: target.method,
@@ -239,7 +244,10 @@ fn read_set(
             content_type,
             body,
             timeout,
-            extras: Extras::default(),
+            extras: Extras {
+                spread,
+                ..Extras::default()
+            },
         },
         options: fields.options,
     })
@@ -372,6 +380,22 @@ impl<'a> SetFields<'a> {
         })
     }
 
+    /// How far the due time is spread, drawn here and now.
+    fn spread(&self, field: &Field<'_>) -> Result<Spread, Problem> {
+        if self.options.recurrence.is_some() {
+            return Err(field.malformed("a timer that recurs has a jitter and no spread"));
+        }
+        let within = retry::duration(field)?.filter(|within| *within <= SPREAD_MAX);
+        let within = within.ok_or_else(|| {
+            let detail = "a spread is a duration of at most a day, such as 10m";
+            unschedulable(field, detail)
+        })?;
+        let seed = getrandom::u64();
+        let seed = seed.map_err(|_| Problem::new(Code::Internal, "there is no randomness"))?;
+        let drawn = Random::new(seed).micros_up_to(within);
+        Ok(Spread { within, drawn })
+    }
+
     /// Refuses a body that the method of the target does not carry.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Problem> {
         match self.body.as_ref().or(self.body_base64.as_ref()) {
@@ -408,6 +432,14 @@ fn endpoint_of<'k>(
         }
         // The endpoint of the queue may come back before the timer is due.
         (found, ..) => Ok(found.and_then(|entry| entry.what.as_deref())),
+    }
+}
+
+/// The same due time so much later, as far as one may be ahead.
+fn later(due: Due, by: Duration) -> Due {
+    match due {
+        Due::In(delay) => Due::In((delay + by).min(Due::MAX_AHEAD)),
+        Due::At(at) => Due::At(at + by),
     }
 }
 
@@ -773,6 +805,8 @@ async fn resend(
         if trace.is_some() {
             job.extras.trace.clone_from(&trace);
         }
+        // It is due now.
+        job.extras.spread = None;
         let set = durable::Request::Set {
             name: name.clone(),
             due: Due::In(Duration::ZERO),
@@ -1001,6 +1035,11 @@ pub(super) struct TimerBody {
     missed: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recurring: Option<Value>,
+    /// How much later than asked for the timer might be due, and how much of that was drawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread_drawn: Option<String>,
     /// Of a set that came with a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
@@ -1166,6 +1205,8 @@ impl TimerBody {
             retry: retry::show(&record.policy),
             missed: recurrence::show_missed(record.missed),
             recurring: record.recurring.as_deref().map(recurrence::show_position),
+            spread: extras.spread.map(|it| format_duration(it.within)),
+            spread_drawn: extras.spread.map(|it| format_duration(it.drawn)),
             trace_id: extras.trace.as_ref().map(TraceContext::id),
             failures: record.failures,
             attempt: record.attempt,

@@ -159,6 +159,7 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             }
             (path(TIMER), body)
         }
+        "`spread`" => (path(TIMER), set(&format!(r#","spread":{amount}"#))),
         "`repeats`" => (
             path(TIMER),
             set(&format!(r#","every":"1h","repeats":{amount}"#)),

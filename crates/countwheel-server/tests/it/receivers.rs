@@ -412,3 +412,83 @@ fn an_event_that_breaks_a_rule_is_refused_with_its_field() {
         );
     }
 }
+
+/// A time of the API in microseconds of its day.
+fn of_day(time: &Value) -> u64 {
+    let text = time.as_str().unwrap();
+    let number = |from: usize, to: usize| text[from..to].parse::<u64>().unwrap();
+    let seconds = number(11, 13) * 3_600 + number(14, 16) * 60 + number(17, 19);
+    seconds * 1_000_000 + number(20, 26)
+}
+
+#[test]
+fn a_spread_draws_the_due_time_once() {
+    let (directory, server, mut client) = start();
+    let nominal = "2090-03-01T12:00:00Z";
+    let body = json!({"at": nominal, "spread": "10m", "target": {"url": "http://x.example/"}});
+    let noon = 12 * 3_600 * 1_000_000;
+    let mut drawn = Vec::new();
+    for key in 0..20 {
+        let path = format!("/v1/queues/orders/timers/{key}");
+        let set = made(&mut client, &path, &body);
+        let timer = client.get(&path).expect(200);
+        assert_eq!(
+            (&timer["spread"], &timer["due"]),
+            (&json!("10m"), &set["due"])
+        );
+        let due = of_day(&set["due"]);
+        assert!((noon..=noon + 600_000_000).contains(&due), "{set}");
+        assert!(timer["spread_drawn"].is_string(), "{timer}");
+        drawn.push(due);
+    }
+    // Twenty draws lie in both halves, but in one of half a million cases.
+    let middle = noon + 300_000_000;
+    assert!(drawn.iter().any(|&due| due < middle) && drawn.iter().any(|&due| due > middle));
+    assert!(server.stop().success());
+    let server = Server::start(&directory.0.join("data"));
+    let mut client = server.client();
+    for (key, due) in drawn.iter().enumerate() {
+        let timer = client.get(&format!("/v1/queues/orders/timers/{key}"));
+        assert_eq!(of_day(&timer.expect(200)["due"]), *due);
+    }
+
+    // A delay is spread as well, nothing may be drawn, and a resend comes at once.
+    let target = Target::answering("200 x");
+    let body = json!({"in": 0, "spread": "0s", "target": {"url": target.url}});
+    let set = made(&mut client, TIMER, &body);
+    assert_eq!(target.next().header("timer-due"), set["due"]);
+    let timer = wait_for_state(&mut client, TIMER, "done");
+    assert_eq!(timer["spread_drawn"], "0s");
+    client
+        .json("POST", &format!("{TIMER}:resend"), "{}")
+        .expect(200);
+    target.next();
+    assert_eq!(client.get(TIMER).expect(200)["spread"], Value::Null);
+    let body = json!({"in": "36525d", "spread": "1d", "target": {"url": target.url}});
+    let timer = made(&mut client, TIMER, &body);
+    assert!(timer["due"].is_string(), "{timer}");
+}
+
+#[test]
+fn a_spread_that_breaks_a_rule_is_refused_with_its_field() {
+    let (_directory, _server, mut client) = start();
+    let unschedulable = (422, "unschedulable");
+    let malformed = (400, "malformed");
+    for (fields, (status, code)) in [
+        (json!({"in": 0, "spread": "25h"}), unschedulable),
+        (json!({"in": 0, "spread": 86_400_001}), unschedulable),
+        (json!({"in": 0, "spread": "-1s"}), unschedulable),
+        (json!({"in": 0, "spread": "soon"}), unschedulable),
+        (json!({"in": 0, "spread": true}), malformed),
+        (json!({"in": 0, "spread": {"within": "1s"}}), malformed),
+        (json!({"every": "1h", "spread": "1s"}), malformed),
+        (json!({"cron": "@daily", "spread": "1s"}), malformed),
+    ] {
+        let mut body = fields;
+        body["target"] = json!({"url": "http://x.example/"});
+        let answer = client.json("PUT", TIMER, &body.to_string());
+        let expected = (status, code.to_owned(), "/spread".to_owned());
+        assert_eq!(refused(&answer), expected, "{body}");
+    }
+    assert_eq!(client.get(TIMER).status, 404);
+}
