@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
-use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, response};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full};
@@ -25,11 +25,13 @@ use crate::resolver::{NotResolved, Resolver};
 use crate::resources::Catalogue;
 use crate::resources::breaker::{Breaker, Sign, Turn};
 use crate::resources::endpoint::{EndpointName, Means, Trust};
-use crate::resources::route::{Held, Route};
+use crate::resources::route::{Held, Route, Rules};
 use crate::resources::sealed::Vault;
 use crate::resources::signature::{self, SigningKey};
+use crate::resources::statuses::Meaning;
 use crate::roots;
 use crate::time::{format_duration, format_time};
+use crate::traced::{self, TRACEPARENT, TRACESTATE};
 
 /// How much of an answer is read.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
@@ -278,6 +280,7 @@ impl Sender {
         };
         let (timeout, means) = (route.timeout, route.means.clone());
         delivery.endpoint.clone_from(&route.endpoint);
+        let rules = route.rules.clone();
         let ends = tokio::time::Instant::now() + timeout;
         let Some((url, request, signing)) = request(&delivery.attempt, job, route) else {
             return stopped("the stored request cannot be made");
@@ -291,7 +294,8 @@ impl Sender {
         let exchange = self.exchange(&url, request, trust.as_ref(), signing.as_ref(), delivery);
         match tokio::time::timeout_at(ends, exchange).await {
             Ok(answered) => {
-                let (outcome, mut answered, body, connection) = answered?;
+                let (head, mut answered, body, connection) = answered?;
+                let outcome = self.judge(&head, &rules);
                 // The status has decided. The rest is read so that the beginning can be kept and the
                 // connection be used again, for as long as the attempt may take.
                 let rest = tokio::time::timeout_at(ends, read(body, &mut answered)).await;
@@ -328,7 +332,27 @@ impl Sender {
         }
     }
 
-    /// Sends the request, and judges by the status of the answer.
+    /// What an answer means, by its status and by how long it asks to be left alone.
+    fn judge(&self, head: &response::Parts, rules: &Rules) -> Outcome {
+        let asks_to_wait = [
+            StatusCode::TOO_MANY_REQUESTS,
+            StatusCode::SERVICE_UNAVAILABLE,
+        ]
+        .contains(&head.status);
+        let wait = head.headers.get(header::RETRY_AFTER);
+        let wait = wait.filter(|_| asks_to_wait);
+        let wait = wait.and_then(|value| value.to_str().ok());
+        let verdict = match rules.meaning(head.status) {
+            Meaning::Done => Verdict::Done,
+            Meaning::Stop => Verdict::Stopped,
+            Meaning::Retry => Verdict::Failed {
+                retry_after: wait.and_then(|value| retry_after(value, self.clock.timestamp())),
+            },
+        };
+        Outcome::new(verdict, head.status.as_str())
+    }
+
+    /// Sends the request, up to the head of the answer.
     async fn exchange(
         &self,
         url: &Uri,
@@ -336,7 +360,7 @@ impl Sender {
         trust: Option<&Trust>,
         signing: Option<&Signing>,
         delivery: &mut Delivery,
-    ) -> Result<(Outcome, Answered, Incoming, Connection), NoAnswer> {
+    ) -> Result<(response::Parts, Answered, Incoming, Connection), NoAnswer> {
         let (answer, connection, sent) = loop {
             let connection = self.pool.take(url, trust).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
@@ -376,20 +400,7 @@ impl Sender {
             is_whole: false,
             times,
         };
-        let verdict = match head.status {
-            status if status.is_success() => Verdict::Done,
-            StatusCode::GONE => Verdict::Stopped,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Verdict::Failed {
-                retry_after: head
-                    .headers
-                    .get(header::RETRY_AFTER)
-                    .and_then(|value| retry_after(value.to_str().ok()?, self.clock.timestamp())),
-            },
-            _ => Verdict::Failed { retry_after: None },
-        };
-        let detail = head.status.as_str().to_owned();
-        let outcome = Outcome::new(verdict, detail);
-        Ok((outcome, answered, body, connection))
+        Ok((head, answered, body, connection))
     }
 }
 
@@ -452,6 +463,10 @@ fn request(
     };
     let body = Bytes::from(job.body);
     let signing = Signing::of(route.means, &id, &body);
+    let event = route.cloudevents.map(|event| {
+        let time = format_time(attempt.deadline);
+        event.headers(&id, attempt.name.key.as_str(), &time)
+    });
     let own = [
         ("webhook-id", id),
         ("timer-queue", attempt.name.queue.to_string()),
@@ -483,6 +498,15 @@ fn request(
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
         headers.insert(name, value.try_into().ok()?);
     }
+    if let Some(trace) = &job.extras.trace
+        && !headers.contains_key(TRACEPARENT)
+    {
+        headers.insert(TRACEPARENT, trace.parent(traced::span()).try_into().ok()?);
+        // What the caller says itself goes before what came with the set.
+        if let (Some(state), false) = (trace.state(), headers.contains_key(TRACESTATE)) {
+            headers.insert(TRACESTATE, state.try_into().ok()?);
+        }
+    }
     if let Some(content_type) = job.content_type {
         headers.insert(header::CONTENT_TYPE, content_type.try_into().ok()?);
     }
@@ -492,7 +516,9 @@ fn request(
             ("timer-nominal", format_time(run.nominal)),
         ]
     });
-    for (name, value) in own.into_iter().chain(run.into_iter().flatten()) {
+    let run = run.into_iter().flatten();
+    let own = own.into_iter().chain(run);
+    for (name, value) in own.chain(event.into_iter().flatten()) {
         headers.insert(HeaderName::from_static(name), value.try_into().ok()?);
     }
     Some((url, request, signing))
@@ -680,7 +706,7 @@ mod tests {
     use countwheel_time::SystemClock;
 
     use super::*;
-    use crate::job::To;
+    use crate::job::{Extras, To};
 
     /// A store whose lease is over when it is told so.
     struct Leased {
@@ -760,6 +786,7 @@ mod tests {
             content_type: None,
             body: Vec::new(),
             timeout: Some(Duration::from_secs(20)),
+            extras: Extras::default(),
         };
         timers
             .set("orders/a", Duration::ZERO, job.encode())

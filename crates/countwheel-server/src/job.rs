@@ -5,6 +5,8 @@ use std::time::Duration;
 use axum::http::Method;
 use serde::{Deserialize, Serialize};
 
+use crate::traced::TraceContext;
+
 /// How long an attempt may take where nothing says it.
 pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
 
@@ -19,6 +21,25 @@ pub(crate) struct Job {
     pub(crate) body: Vec<u8>,
     /// `None` leaves it to the endpoint; a URL has one with it.
     pub(crate) timeout: Option<Duration>,
+    pub(crate) extras: Extras,
+}
+
+/// What a job has beside its request.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Extras {
+    /// The trace that the set belongs to.
+    pub(crate) trace: Option<TraceContext>,
+    /// How far the due time was spread.
+    pub(crate) spread: Option<Spread>,
+}
+
+/// A due time that was drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    /// How much later than asked for it may be.
+    pub(crate) within: Duration,
+    /// How much later it is.
+    pub(crate) drawn: Duration,
 }
 
 /// Where a job goes.
@@ -54,6 +75,34 @@ const VERSION: u8 = 1;
 const WITH_METHOD: u8 = 2;
 /// A request to an endpoint: earlier programs know none.
 const TO_ENDPOINT: u8 = 3;
+/// What the request has beside it stands before one of the forms above: earlier programs would lose it.
+const WITH_EXTRAS: u8 = 4;
+
+/// One of the extras, as it is stored. Further ones come behind the last.
+#[derive(Serialize, Deserialize)]
+enum Extra {
+    Trace(TraceContext),
+    Spread(Spread),
+}
+
+impl Extras {
+    fn to_list(&self) -> Vec<Extra> {
+        let trace = self.trace.clone().map(Extra::Trace);
+        let spread = self.spread.map(Extra::Spread);
+        [trace, spread].into_iter().flatten().collect()
+    }
+
+    fn of_list(list: Vec<Extra>) -> Self {
+        let mut extras = Self::default();
+        for extra in list {
+            match extra {
+                Extra::Trace(trace) => extras.trace = Some(trace),
+                Extra::Spread(spread) => extras.spread = Some(spread),
+            }
+        }
+        extras
+    }
+}
 
 /// What version 1 has, borrowed to be written.
 #[derive(Serialize)]
@@ -99,6 +148,18 @@ struct Read {
 
 impl Job {
     pub(crate) fn encode(&self) -> Vec<u8> {
+        let request = self.encode_request();
+        let extras = self.extras.to_list();
+        if extras.is_empty() {
+            return request;
+        }
+        // Growing a vector is the only way in which this could fail, and it does not.
+        let mut encoded = postcard::to_extend(&extras, vec![WITH_EXTRAS]).unwrap_or_default();
+        encoded.extend_from_slice(&request);
+        encoded
+    }
+
+    fn encode_request(&self) -> Vec<u8> {
         let (content_type, body) = (self.content_type.as_deref(), &*self.body);
         // Growing a vector is the only way in which this could fail, and it does not.
         let encoded = match &self.to {
@@ -134,6 +195,18 @@ impl Job {
     }
 
     pub(crate) fn decode(payload: &[u8]) -> Result<Self, NotAJob> {
+        let Some(encoded) = payload.strip_prefix(&[WITH_EXTRAS]) else {
+            return Self::decode_request(payload);
+        };
+        let (list, request) =
+            postcard::take_from_bytes::<Vec<Extra>>(encoded).map_err(|_| NotAJob)?;
+        Ok(Self {
+            extras: Extras::of_list(list),
+            ..Self::decode_request(request)?
+        })
+    }
+
+    fn decode_request(payload: &[u8]) -> Result<Self, NotAJob> {
         let (version, encoded) = payload.split_first().ok_or(NotAJob)?;
         let method_of = |text: &str| text.parse().map_err(|_| NotAJob);
         let (method, rest) = match *version {
@@ -157,6 +230,7 @@ impl Job {
                     content_type: read.content_type,
                     body: read.body,
                     timeout: read.timeout,
+                    extras: Extras::default(),
                 });
             }
             _ => return Err(NotAJob),
@@ -171,6 +245,7 @@ impl Job {
             content_type: read.content_type,
             body: read.body,
             timeout: Some(read.timeout),
+            extras: Extras::default(),
         })
     }
 
@@ -191,6 +266,11 @@ impl Job {
                 let ((_, endpoint), _) = read.ok()?;
                 Some(Place::Endpoint(endpoint))
             }
+            WITH_EXTRAS => {
+                let (_, request) = postcard::take_from_bytes::<Vec<Extra>>(encoded).ok()?;
+                let is_nested = request.starts_with(&[WITH_EXTRAS]);
+                (!is_nested).then(|| Self::place_of(request)).flatten()
+            }
             _ => None,
         }
     }
@@ -206,6 +286,8 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderMap;
+
     use super::*;
 
     #[test]
@@ -217,6 +299,7 @@ mod tests {
             content_type: None,
             body: b"{\"order\":42}".to_vec(),
             timeout: Some(Duration::from_millis(1_500)),
+            extras: Extras::default(),
         };
         let put = Job {
             method: Method::PUT,
@@ -238,10 +321,27 @@ mod tests {
             },
             ..post.clone()
         };
+        let mut headers = HeaderMap::new();
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        headers.insert("traceparent", parent.parse().unwrap());
+        let with_extras = |job: &Job| Job {
+            extras: Extras {
+                trace: TraceContext::of(&headers),
+                spread: Some(Spread {
+                    within: Duration::from_secs(600),
+                    drawn: Duration::from_micros(7),
+                }),
+            },
+            ..job.clone()
+        };
+        let (traced, traced_to_endpoint) = (with_extras(&post), with_extras(&to_endpoint));
+        assert!(traced.extras.trace.is_some());
         let named = |job: &Job| Job::endpoint_of(&job.encode());
         assert_eq!(named(&to_endpoint).as_deref(), Some("shop"));
+        assert_eq!(named(&traced_to_endpoint).as_deref(), Some("shop"));
+        assert_eq!(named(&traced), None);
         assert_eq!((named(&to_any), named(&post)), (None, None));
-        for job in [post, put, to_endpoint, to_any] {
+        for job in [post, put, to_endpoint, to_any, traced, traced_to_endpoint] {
             let encoded = job.encode();
             assert_eq!(Job::decode(&encoded), Ok(job));
             for cut in 0..encoded.len() {
@@ -251,7 +351,7 @@ mod tests {
             longer.push(0);
             assert_eq!(Job::decode(&longer), Err(NotAJob));
             let mut later = encoded;
-            later[0] = 4;
+            later[0] = 5;
             assert_eq!(Job::decode(&later), Err(NotAJob));
         }
     }

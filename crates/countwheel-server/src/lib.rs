@@ -39,6 +39,7 @@ mod shown;
 mod shutdown;
 pub mod time;
 pub mod trace;
+mod traced;
 
 /// The version of the program, as the banner, the metrics and the deliveries name it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -28,6 +28,7 @@ use crate::resources::endpoint::{
 use crate::resources::queue::Queue;
 use crate::resources::sealed::{Kept, NoKey};
 use crate::resources::signature::SigningKey;
+use crate::resources::statuses::{Meaning, Named, Statuses};
 use crate::resources::{Entry, Resources, setting_of_endpoint};
 use crate::time::{format_duration, format_time};
 
@@ -60,6 +61,8 @@ struct EndpointBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Rate>,
     disabled: bool,
+    #[serde(skip_serializing_if = "Statuses::is_empty")]
+    statuses: &'a Statuses,
     #[serde(skip_serializing_if = "Option::is_none")]
     breaker: Option<BreakerBody>,
     health: HealthBody,
@@ -157,6 +160,7 @@ impl<'a> EndpointBody<'a> {
                 pause_max: format_duration(breaker.pause_max),
             }),
             health: health.into(),
+            statuses: &it.statuses,
             ca: it.ca.as_deref(),
             client_certificate: certificate,
             fault: opened.means.as_ref().err().map(String::as_str),
@@ -407,6 +411,7 @@ fn read(
     let breaker = object.take("breaker");
     let ca = object.take("ca");
     let client = object.take("client_certificate");
+    let statuses = object.take("statuses");
     object.finish()?;
     let url = read_url(&url, &app.targets)?;
     let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
@@ -416,6 +421,7 @@ fn read(
     let rate = rate.as_ref().map(read_rate).transpose()?;
     let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
     let breaker = breaker.as_ref().map(read_breaker).transpose()?;
+    let statuses = statuses.as_ref().map(read_statuses).transpose()?;
     let sealing = Sealing { app, name, before };
     let secrets = match &secrets {
         Some(secrets) => sealing.secrets(secrets)?,
@@ -440,6 +446,7 @@ fn read(
         rate,
         disabled,
         breaker,
+        statuses: statuses.unwrap_or_default(),
         ca: ca_text,
         client_certificate: client_certificate.transpose()?,
     })
@@ -487,6 +494,23 @@ fn pem(field: &Field<'_>, most: usize) -> Result<String, Problem> {
         return Err(invalid(field, detail));
     }
     Ok(text.into_owned())
+}
+
+/// What statuses mean, by status or by class.
+pub(super) fn read_statuses(field: &Field<'_>) -> Result<Statuses, Problem> {
+    let rules = field.object()?.into_members().into_iter();
+    let read = |(name, field): (String, Field<'_>)| {
+        let named = Named::new(&name).ok_or_else(|| {
+            invalid(
+                &field,
+                "a rule is for a status from 200 to 599, or for one of 2xx, 3xx, 4xx, 5xx",
+            )
+        })?;
+        let meaning = Meaning::from_name(&field.text()?);
+        let meaning = meaning.ok_or_else(|| invalid(&field, "a status is done, retry or stop"));
+        Ok((named, meaning?))
+    };
+    rules.map(read).collect()
 }
 
 /// How many attempts may run at a time.

@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 69] = [
+const KNOWN_NAMES: [&str; 74] = [
     "accept_loss",
     "at",
     "body",
@@ -261,6 +261,7 @@ const KNOWN_NAMES: [&str; 69] = [
     "cap",
     "certificate",
     "client_certificate",
+    "cloudevents",
     "concurrency",
     "content_type",
     "cron",
@@ -308,14 +309,18 @@ const KNOWN_NAMES: [&str; 69] = [
     "secret",
     "secrets",
     "skip_if_older_than",
+    "source",
+    "spread",
     "start",
     "state",
+    "statuses",
     "store",
     "store_ca",
     "t",
     "target",
     "timeout",
     "timers",
+    "type",
     "until",
     "url",
     "zone",

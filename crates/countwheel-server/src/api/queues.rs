@@ -15,14 +15,16 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::drain::DrainBody;
-use super::endpoints::{counted, invalid, read_concurrency, read_rate};
+use super::endpoints::{counted, invalid, read_concurrency, read_rate, read_statuses};
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, MAX_BODY_BYTES, Query, json_body, precondition, queue_of};
 use super::timers::read_timeout;
 use super::{App, answer, recurrence, retry, stored};
+use crate::resources::cloudevents::{CloudEvents, check_source, check_type};
 use crate::resources::endpoint::{EndpointName, Rate};
 use crate::resources::queue::{PAYLOAD_MAX_BYTES, Queue};
+use crate::resources::statuses::Statuses;
 use crate::resources::{Entry, Resources, setting_of_queue};
 use crate::time::format_duration;
 
@@ -139,6 +141,10 @@ struct SettingsBody {
     payload_limit: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     missed: Option<Value>,
+    #[serde(skip_serializing_if = "Statuses::is_empty")]
+    statuses: Statuses,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cloudevents: Option<CloudEvents>,
 }
 
 impl SettingsBody {
@@ -151,6 +157,8 @@ impl SettingsBody {
             rate: queue.rate,
             payload_limit: queue.payload_limit,
             missed: queue.missed.map(recurrence::show_any_missed),
+            statuses: queue.statuses.clone(),
+            cloudevents: queue.cloudevents.clone(),
         }
     }
 }
@@ -294,7 +302,10 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
     let rate = object.take("rate");
     let payload_limit = object.take("payload_limit");
     let missed = object.take("missed");
+    let statuses = object.take("statuses");
+    let cloudevents = object.take("cloudevents");
     object.finish()?;
+    let statuses = statuses.as_ref().map(read_statuses).transpose()?;
     let endpoint = endpoint.as_ref().map(|field| read_endpoint(field, known));
     Ok(Queue {
         endpoint: endpoint.transpose()?,
@@ -304,6 +315,8 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
         rate: rate.as_ref().map(read_rate).transpose()?,
         payload_limit: payload_limit.as_ref().map(read_limit).transpose()?,
         missed: missed.as_ref().map(recurrence::read_missed).transpose()?,
+        statuses: statuses.unwrap_or_default(),
+        cloudevents: cloudevents.as_ref().map(read_cloudevents).transpose()?,
     })
 }
 
@@ -315,6 +328,20 @@ fn read_endpoint(field: &Field<'_>, known: &Resources) -> Result<String, Problem
         return Err(invalid(field, "there is no endpoint of that name"));
     };
     Ok(text.into_owned())
+}
+
+fn read_cloudevents(field: &Field<'_>) -> Result<CloudEvents, Problem> {
+    let mut object = field.object()?;
+    let source = object.require("source")?;
+    let kind = object.require("type")?;
+    object.finish()?;
+    let event = CloudEvents {
+        source: source.text()?.into_owned(),
+        kind: kind.text()?.into_owned(),
+    };
+    check_source(&event.source).map_err(|detail| invalid(&source, detail))?;
+    check_type(&event.kind).map_err(|detail| invalid(&kind, detail))?;
+    Ok(event)
 }
 
 fn read_limit(field: &Field<'_>) -> Result<u64, Problem> {

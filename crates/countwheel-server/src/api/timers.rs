@@ -14,7 +14,7 @@ use countwheel_durable::{
     self as durable, DeadReason, Due, Precondition, QueueName, Record, RetryPolicy, Revision,
     SetOptions, Shift, StateKind, TimerError, Was,
 };
-use countwheel_time::Timestamp;
+use countwheel_time::{Random, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -31,17 +31,20 @@ use super::{App, answer};
 use crate::answered::{Answered, micros};
 use crate::deliver::carries_body;
 use crate::guard::{RefusedTarget, Targets};
-use crate::job::{Job, TIMEOUT_DEFAULT, To};
+use crate::job::{Extras, Job, Spread, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
 use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::route::check_path;
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
+use crate::traced::TraceContext;
 
 const URL_MAX_BYTES: usize = 2_048;
 pub(crate) const HEADERS_MAX: usize = 32;
 const HEADERS_MAX_BYTES: usize = 8_192;
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
+/// The longest spread.
+const SPREAD_MAX: Duration = Duration::from_secs(86_400);
 /// The methods of deliveries.
 const METHODS: [Method; 7] = [
     Method::GET,
@@ -87,13 +90,15 @@ pub(super) async fn set(
     let name = timer_of(request.uri())?;
     Query::of(request.uri(), &[])?;
     let condition = precondition(request.headers(), Honoured::Both)?;
+    let trace = TraceContext::of(request.headers());
     let body = json_body(&app, request).await?;
     let NewTimer {
         due,
         policy,
-        job,
+        mut job,
         options,
     } = read_known(&app, &body, &name.queue).await?;
+    job.extras.trace = trace;
     let request = |precondition| durable::Request::Set {
         name: name.clone(),
         due,
@@ -193,12 +198,15 @@ fn read_set(
     let mut object = Field::root(json::parse(body)?).object()?;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let says_missed = object.has("missed");
+    let spread = object.take("spread");
     let mut fields = SetFields::take(&mut object)?;
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
     if !fields.has_target() && of_queue.is_none() {
         return Err(object.missing("target"));
     }
     object.finish()?;
+    let spread = spread.as_ref().map(|field| fields.spread(field));
+    let spread = spread.transpose()?;
     let target = fields.target(targets, of_queue.is_some())?;
     let target = target.unwrap_or_default();
     fields.check_method(&target.method)?;
@@ -227,7 +235,7 @@ fn read_set(
     }
     let timeout = timeout_of(&target, queue.and_then(|queue| queue.timeout));
     Ok(NewTimer {
-        due: fields.due,
+        due: spread.map_or(fields.due, |spread| later(fields.due, spread.drawn)),
         policy: policy.unwrap_or_default(),
         job: Job {
             method: target.method,
@@ -236,6 +244,10 @@ fn read_set(
             content_type,
             body,
             timeout,
+            extras: Extras {
+                spread,
+                ..Extras::default()
+            },
         },
         options: fields.options,
     })
@@ -368,6 +380,22 @@ impl<'a> SetFields<'a> {
         })
     }
 
+    /// How far the due time is spread, drawn here and now.
+    fn spread(&self, field: &Field<'_>) -> Result<Spread, Problem> {
+        if self.options.recurrence.is_some() {
+            return Err(field.malformed("a timer that recurs has a jitter and no spread"));
+        }
+        let within = retry::duration(field)?.filter(|within| *within <= SPREAD_MAX);
+        let within = within.ok_or_else(|| {
+            let detail = "a spread is a duration of at most a day, such as 10m";
+            unschedulable(field, detail)
+        })?;
+        let seed = getrandom::u64();
+        let seed = seed.map_err(|_| Problem::new(Code::Internal, "there is no randomness"))?;
+        let drawn = Random::new(seed).micros_up_to(within);
+        Ok(Spread { within, drawn })
+    }
+
     /// Refuses a body that the method of the target does not carry.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Problem> {
         match self.body.as_ref().or(self.body_base64.as_ref()) {
@@ -404,6 +432,14 @@ fn endpoint_of<'k>(
         }
         // The endpoint of the queue may come back before the timer is due.
         (found, ..) => Ok(found.and_then(|entry| entry.what.as_deref())),
+    }
+}
+
+/// The same due time so much later, as far as one may be ahead.
+fn later(due: Due, by: Duration) -> Due {
+    match due {
+        Due::In(delay) => Due::In((delay + by).min(Due::MAX_AHEAD)),
+        Due::At(at) => Due::At(at + by),
     }
 }
 
@@ -706,9 +742,10 @@ pub(super) async fn act(
         Verb::Resend => Honoured::IfMatch,
     };
     let condition = precondition(request.headers(), honoured)?;
+    let trace = TraceContext::of(request.headers());
     let body = optional_json_body(&app, request).await?;
     let request = match (verb, body) {
-        (Verb::Resend, body) => return resend(&app, name, condition, body).await,
+        (Verb::Resend, body) => return resend(&app, name, condition, trace, body).await,
         (Verb::Fire, None) => durable::Request::Fire { name },
         (Verb::Fire, Some(body)) => {
             // Nothing can be asked for, but an empty object asks for nothing.
@@ -736,6 +773,7 @@ async fn resend(
     app: &App,
     name: durable::TimerName,
     condition: Condition,
+    trace: Option<TraceContext>,
     body: Option<Held>,
 ) -> Result<Response, Problem> {
     let field = match &body {
@@ -763,7 +801,12 @@ async fn resend(
         {
             return Err(TimerError::Changed { current }.into());
         }
-        let job = resent(&record, edited.as_ref(), &app.targets)?;
+        let mut job = resent(&record, edited.as_ref(), &app.targets)?;
+        if trace.is_some() {
+            job.extras.trace.clone_from(&trace);
+        }
+        // It is due now.
+        job.extras.spread = None;
         let set = durable::Request::Set {
             name: name.clone(),
             due: Due::In(Duration::ZERO),
@@ -1002,6 +1045,14 @@ pub(super) struct TimerBody {
     missed: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recurring: Option<Value>,
+    /// How much later than asked for the timer might be due, and how much of that was drawn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    spread_drawn: Option<String>,
+    /// Of a set that came with a trace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
     failures: u32,
     attempt: u32,
     attempts: Vec<AttemptBody>,
@@ -1147,6 +1198,8 @@ impl TimerBody {
         let job = Job::decode(&record.payload).ok();
         let body_bytes = job.as_ref().map_or(0, |job| job.body.len());
         let content_type = job.as_ref().and_then(|job| job.content_type.clone());
+        let extras = job.as_ref().map(|job| job.extras.clone());
+        let extras = extras.unwrap_or_default();
         Self {
             queue: record.name.queue.to_string(),
             key: record.name.key.to_string(),
@@ -1165,6 +1218,9 @@ impl TimerBody {
             retry: retry::show(&record.policy),
             missed: recurrence::show_missed(record.missed),
             recurring: record.recurring.as_deref().map(recurrence::show_position),
+            spread: extras.spread.map(|it| format_duration(it.within)),
+            spread_drawn: extras.spread.map(|it| format_duration(it.drawn)),
+            trace_id: extras.trace.as_ref().map(TraceContext::id),
             failures: record.failures,
             attempt: record.attempt,
             attempts: attempts(record, answers),

@@ -15,6 +15,7 @@ use serde_json::Value;
 use super::breaker::Breaker;
 use super::sealed::{Kept, NoKey, Vault};
 use super::signature::SigningKey;
+use super::statuses::Statuses;
 use super::{read_policy, read_span};
 use crate::api::retry;
 use crate::time::format_duration;
@@ -92,6 +93,8 @@ pub(crate) struct Endpoint {
     pub(crate) disabled: bool,
     /// When it is left alone for a while.
     pub(crate) breaker: Option<Breaker>,
+    /// What the statuses of answers mean.
+    pub(crate) statuses: Statuses,
     /// The authorities to trust in place of those of the service, in PEM.
     pub(crate) ca: Option<String>,
     pub(crate) client_certificate: Option<ClientCertificate>,
@@ -113,6 +116,8 @@ struct Stored {
     client_certificate: Option<ClientCertificate>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     breaker: Option<Breaker>,
+    #[serde(default, skip_serializing_if = "Statuses::is_empty")]
+    statuses: Statuses,
 }
 
 /// A time as microseconds since 1970.
@@ -146,6 +151,7 @@ impl Endpoint {
             ca: self.ca.clone(),
             client_certificate: self.client_certificate.clone(),
             breaker: self.breaker,
+            statuses: self.statuses.clone(),
         };
         // A text, numbers and lists of them are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -166,6 +172,7 @@ impl Endpoint {
             concurrency: stored.concurrency,
             rate: stored.rate,
             disabled: stored.disabled,
+            statuses: stored.statuses,
             ca: stored.ca,
             client_certificate: stored.client_certificate,
             breaker: stored.breaker,
@@ -384,6 +391,7 @@ fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
 mod tests {
     use countwheel_durable::{Jitter, Preset};
 
+    use super::super::statuses::{Meaning, Named};
     use super::*;
 
     fn endpoint() -> Endpoint {
@@ -407,6 +415,7 @@ mod tests {
             }),
             disabled: true,
             breaker: Some(Breaker::default()),
+            statuses: [(Named::Exact(409), Meaning::Done)].into_iter().collect(),
             ca: Some("x".to_owned()),
             client_certificate: Some(ClientCertificate {
                 certificate: "y".to_owned(),
@@ -426,6 +435,7 @@ mod tests {
             rate: None,
             disabled: false,
             breaker: None,
+            statuses: Statuses::default(),
             ca: None,
             client_certificate: None,
             ..endpoint()

@@ -2,12 +2,14 @@
 //! for each of their versions.
 
 pub(crate) mod breaker;
+pub(crate) mod cloudevents;
 pub(crate) mod endpoint;
 pub(crate) mod flows;
 pub(crate) mod queue;
 pub(crate) mod route;
 pub(crate) mod sealed;
 pub(crate) mod signature;
+pub(crate) mod statuses;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

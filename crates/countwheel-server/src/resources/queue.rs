@@ -6,7 +6,9 @@ use countwheel_durable::{Missed, RetryPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::cloudevents::CloudEvents;
 use super::endpoint::Rate;
+use super::statuses::Statuses;
 use super::{read_policy, read_span};
 use crate::api::{recurrence, retry};
 use crate::time::format_duration;
@@ -28,6 +30,10 @@ pub(crate) struct Queue {
     /// The longest body of a timer, in bytes.
     pub(crate) payload_limit: Option<u64>,
     pub(crate) missed: Option<Missed>,
+    /// What the statuses of answers mean that the endpoint has no rule for.
+    pub(crate) statuses: Statuses,
+    /// What deliveries say of themselves as events, if they are to be some.
+    pub(crate) cloudevents: Option<CloudEvents>,
 }
 
 /// The stored form.
@@ -41,6 +47,10 @@ struct Stored {
     rate: Option<Rate>,
     payload_limit: Option<u64>,
     missed: Option<Value>,
+    #[serde(default, skip_serializing_if = "Statuses::is_empty")]
+    statuses: Statuses,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cloudevents: Option<CloudEvents>,
 }
 
 impl Queue {
@@ -55,6 +65,8 @@ impl Queue {
             rate: self.rate,
             payload_limit: self.payload_limit,
             missed: self.missed.map(recurrence::show_any_missed),
+            statuses: self.statuses.clone(),
+            cloudevents: self.cloudevents.clone(),
         };
         // Texts and numbers are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -75,6 +87,8 @@ impl Queue {
             rate: stored.rate,
             payload_limit: stored.payload_limit,
             missed: missed.map_or(Some(None), |missed| missed.map(Some))?,
+            statuses: stored.statuses,
+            cloudevents: stored.cloudevents,
         })
     }
 }
@@ -83,6 +97,7 @@ impl Queue {
 mod tests {
     use countwheel_durable::Preset;
 
+    use super::super::statuses::{Meaning, Named};
     use super::*;
 
     #[test]
@@ -98,6 +113,11 @@ mod tests {
             }),
             payload_limit: Some(0),
             missed: Some(Missed::SkipIfOlderThan(Duration::from_secs(60))),
+            statuses: [(Named::Class(4), Meaning::Stop)].into_iter().collect(),
+            cloudevents: Some(CloudEvents {
+                source: "/orders".to_owned(),
+                kind: "com.example.order.due".to_owned(),
+            }),
         };
         let fire = Queue {
             missed: Some(Missed::Fire),

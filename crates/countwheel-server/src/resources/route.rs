@@ -4,13 +4,16 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use axum::http::uri::PathAndQuery;
 use countwheel_durable::QueueName;
 use percent_encoding::percent_decode_str;
 
 use super::Resources;
 use super::breaker::Breaker;
+use super::cloudevents::CloudEvents;
 use super::endpoint::{EndpointName, Means, Opened};
+use super::statuses::{self, Meaning, Statuses};
 use crate::job::{Job, TIMEOUT_DEFAULT, To};
 
 /// How long a path may be, in bytes.
@@ -25,6 +28,23 @@ pub(crate) struct Route {
     /// Of an endpoint.
     pub(crate) means: Option<Means>,
     pub(crate) endpoint: Option<(EndpointName, Option<Breaker>)>,
+    pub(crate) rules: Rules,
+    /// Of a queue whose deliveries are events.
+    pub(crate) cloudevents: Option<CloudEvents>,
+}
+
+/// What the statuses of answers mean on this way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    endpoint: Statuses,
+    queue: Statuses,
+}
+
+impl Rules {
+    /// What an answer of this status means.
+    pub(crate) fn meaning(&self, status: StatusCode) -> Meaning {
+        statuses::meaning(status, &self.endpoint, &self.queue)
+    }
 }
 
 /// Why no attempt can be made.
@@ -52,6 +72,13 @@ impl Resources {
     /// The way of an attempt at a timer of this queue.
     pub(crate) fn route(&self, queue: &QueueName, job: &Job) -> Result<Route, Held> {
         let own = &job.headers;
+        let queue = self.queue(queue).and_then(|entry| entry.what.as_ref());
+        let of_queue = queue.map(|queue| queue.statuses.clone());
+        let rules = Rules {
+            endpoint: Statuses::default(),
+            queue: of_queue.unwrap_or_default(),
+        };
+        let cloudevents = queue.and_then(|queue| queue.cloudevents.clone());
         let (name, path) = match &job.to {
             To::Url(url) => {
                 return Ok(Route {
@@ -60,11 +87,12 @@ impl Resources {
                     timeout: job.timeout.unwrap_or(TIMEOUT_DEFAULT),
                     means: None,
                     endpoint: None,
+                    rules,
+                    cloudevents,
                 });
             }
             To::Endpoint { name, path } => (name.as_deref(), path),
         };
-        let queue = self.queue(queue).and_then(|entry| entry.what.as_ref());
         let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
         let name = name.or(of_queue);
         let none = || Held::unknown("the queue has no endpoint".to_owned());
@@ -87,6 +115,11 @@ impl Resources {
             timeout: timeout.unwrap_or(TIMEOUT_DEFAULT),
             means: Some(means),
             endpoint: known.map(|known| (known, settings.breaker)),
+            rules: Rules {
+                endpoint: settings.statuses.clone(),
+                ..rules
+            },
+            cloudevents,
         })
     }
 

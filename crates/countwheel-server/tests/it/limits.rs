@@ -159,6 +159,7 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             }
             (path(TIMER), body)
         }
+        "`spread`" => (path(TIMER), set(&format!(r#","spread":{amount}"#))),
         "`repeats`" => (
             path(TIMER),
             set(&format!(r#","every":"1h","repeats":{amount}"#)),
@@ -200,6 +201,21 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
         "`burst` of a `rate`" => (
             path(ENDPOINT),
             endpoint(&format!(r#","rate":{{"per_second":1,"burst":{amount}}}"#)),
+        ),
+        "`source` of `cloudevents`" => {
+            let source = format!(r#"{{"source":"{}","type":"a"}}"#, long(amount));
+            (
+                path("/v1/queues/q"),
+                format!(r#"{{"cloudevents":{source}}}"#),
+            )
+        }
+        "`type` of `cloudevents`" => {
+            let kind = format!(r#"{{"source":"a","type":"{}"}}"#, long(amount));
+            (path("/v1/queues/q"), format!(r#"{{"cloudevents":{kind}}}"#))
+        }
+        "a status of `statuses`" => (
+            path("/v1/queues/q"),
+            format!(r#"{{"statuses":{{"{amount}":"done"}}}}"#),
         ),
         "`payload_limit`" => (
             path("/v1/queues/q"),

@@ -20,7 +20,7 @@ const VERSION: u64 = 1;
 pub(super) const LINE_MAX_BYTES: usize = 8 << 20;
 
 /// The fields of a set: what a line may have beside name and state.
-const SET_FIELDS: [&str; 16] = [
+const SET_FIELDS: [&str; 17] = [
     "at",
     "body",
     "body_base64",
@@ -34,6 +34,7 @@ const SET_FIELDS: [&str; 16] = [
     "overlap",
     "repeats",
     "retry",
+    "spread",
     "target",
     "until",
     "zone",
