@@ -31,6 +31,10 @@ pub(crate) struct Extras {
     pub(crate) trace: Option<TraceContext>,
     /// How far the due time was spread.
     pub(crate) spread: Option<Spread>,
+    /// Of the timers of a queue with the same key, one is delivered at a time.
+    pub(crate) serial_key: Option<String>,
+    /// How urgent it is; `None` leaves it to the queue.
+    pub(crate) priority: Option<u32>,
 }
 
 /// A due time that was drawn.
@@ -83,13 +87,18 @@ const WITH_EXTRAS: u8 = 4;
 enum Extra {
     Trace(TraceContext),
     Spread(Spread),
+    SerialKey(String),
+    Priority(u32),
 }
 
 impl Extras {
     fn to_list(&self) -> Vec<Extra> {
         let trace = self.trace.clone().map(Extra::Trace);
         let spread = self.spread.map(Extra::Spread);
-        [trace, spread].into_iter().flatten().collect()
+        let serial_key = self.serial_key.clone().map(Extra::SerialKey);
+        let priority = self.priority.map(Extra::Priority);
+        let extras = [trace, spread, serial_key, priority];
+        extras.into_iter().flatten().collect()
     }
 
     fn of_list(list: Vec<Extra>) -> Self {
@@ -98,6 +107,8 @@ impl Extras {
             match extra {
                 Extra::Trace(trace) => extras.trace = Some(trace),
                 Extra::Spread(spread) => extras.spread = Some(spread),
+                Extra::SerialKey(key) => extras.serial_key = Some(key),
+                Extra::Priority(priority) => extras.priority = Some(priority),
             }
         }
         extras
@@ -249,6 +260,13 @@ impl Job {
         })
     }
 
+    /// The extras of a payload, without a look at the request.
+    pub(crate) fn extras_of(payload: &[u8]) -> Extras {
+        let list = payload.strip_prefix(&[WITH_EXTRAS]);
+        let list = list.and_then(|encoded| postcard::take_from_bytes(encoded).ok());
+        list.map_or_else(Extras::default, |(list, _)| Extras::of_list(list))
+    }
+
     /// Where a payload goes, without a look at the rest of it; `None` if it cannot be read.
     pub(crate) fn place_of(payload: &[u8]) -> Option<Place<'_>> {
         let (version, encoded) = payload.split_first()?;
@@ -331,6 +349,8 @@ mod tests {
                     within: Duration::from_secs(600),
                     drawn: Duration::from_micros(7),
                 }),
+                serial_key: Some("customer-7".to_owned()),
+                priority: Some(u32::MAX),
             },
             ..job.clone()
         };

@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 74] = [
+const KNOWN_NAMES: [&str; 77] = [
     "accept_loss",
     "at",
     "body",
@@ -300,6 +300,7 @@ const KNOWN_NAMES: [&str; 74] = [
     "payload_limit",
     "per_second",
     "preset",
+    "priority",
     "queue",
     "rate",
     "repeats",
@@ -308,6 +309,8 @@ const KNOWN_NAMES: [&str; 74] = [
     "schema",
     "secret",
     "secrets",
+    "serial",
+    "serial_key",
     "skip_if_older_than",
     "source",
     "spread",

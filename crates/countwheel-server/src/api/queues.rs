@@ -19,7 +19,7 @@ use super::endpoints::{counted, invalid, read_concurrency, read_rate, read_statu
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, MAX_BODY_BYTES, Query, json_body, precondition, queue_of};
-use super::timers::read_timeout;
+use super::timers::{read_priority, read_timeout};
 use super::{App, answer, recurrence, retry, stored};
 use crate::resources::cloudevents::{CloudEvents, check_source, check_type};
 use crate::resources::endpoint::{EndpointName, Rate};
@@ -145,6 +145,10 @@ struct SettingsBody {
     statuses: Statuses,
     #[serde(skip_serializing_if = "Option::is_none")]
     cloudevents: Option<CloudEvents>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    serial: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u32>,
 }
 
 impl SettingsBody {
@@ -159,6 +163,8 @@ impl SettingsBody {
             missed: queue.missed.map(recurrence::show_any_missed),
             statuses: queue.statuses.clone(),
             cloudevents: queue.cloudevents.clone(),
+            serial: queue.serial,
+            priority: queue.priority,
         }
     }
 }
@@ -304,6 +310,7 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
     let missed = object.take("missed");
     let statuses = object.take("statuses");
     let cloudevents = object.take("cloudevents");
+    let (serial, priority) = (object.take("serial"), object.take("priority"));
     object.finish()?;
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
     let endpoint = endpoint.as_ref().map(|field| read_endpoint(field, known));
@@ -317,6 +324,8 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
         missed: missed.as_ref().map(recurrence::read_missed).transpose()?,
         statuses: statuses.unwrap_or_default(),
         cloudevents: cloudevents.as_ref().map(read_cloudevents).transpose()?,
+        serial: serial.as_ref().map_or(Ok(false), Field::truth)?,
+        priority: priority.as_ref().map(read_priority).transpose()?,
     })
 }
 

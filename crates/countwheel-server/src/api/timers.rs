@@ -11,8 +11,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
-    self as durable, DeadReason, Due, Precondition, QueueName, Record, RetryPolicy, Revision,
-    SetOptions, Shift, StateKind, TimerError, Was,
+    self as durable, DeadReason, Due, Key, Precondition, QueueName, Record, RetryPolicy, Revision,
+    SetOptions, Shards, Shift, StateKind, TimerError, Was,
 };
 use countwheel_time::{Random, Timestamp};
 use serde::Serialize;
@@ -97,7 +97,7 @@ pub(super) async fn set(
         policy,
         mut job,
         options,
-    } = read_known(&app, &body, &name.queue).await?;
+    } = read_known(&app, &body, &name).await?;
     job.extras.trace = trace;
     let request = |precondition| durable::Request::Set {
         name: name.clone(),
@@ -165,17 +165,23 @@ pub(super) fn tagged(mut response: Response, revision: Revision) -> Response {
 }
 
 /// Reads the body of a set. Its place may be one that another node of the cluster has put a moment ago.
-async fn read_known(app: &App, body: &[u8], queue: &QueueName) -> Result<NewTimer, Problem> {
+async fn read_known(
+    app: &App,
+    body: &[u8],
+    name: &durable::TimerName,
+) -> Result<NewTimer, Problem> {
     let known = app.resources().await?;
-    match read_set(body, &app.targets, &known, queue) {
+    let is_tagged = app.timers.shards().is_by_tag();
+    let of = (&name.queue, is_tagged.then_some(&name.key));
+    match read_set(body, &app.targets, &known, of) {
         Err(problem)
             if app.cluster().is_some()
                 && matches!(
                     problem.pointer(),
-                    Some("/target" | "/target/endpoint" | "/target/url")
+                    Some("/target" | "/target/endpoint" | "/target/url" | "/serial_key")
                 ) =>
         {
-            read_set(body, &app.targets, &*app.look().await?, queue)
+            read_set(body, &app.targets, &*app.look().await?, of)
         }
         read => read,
     }
@@ -189,16 +195,18 @@ struct NewTimer {
     options: SetOptions,
 }
 
+/// `key` is that of the timer where tags decide about shards.
 fn read_set(
     body: &[u8],
     targets: &Targets,
     known: &Resources,
-    queue: &QueueName,
+    (queue, key): (&QueueName, Option<&Key>),
 ) -> Result<NewTimer, Problem> {
     let mut object = Field::root(json::parse(body)?).object()?;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let says_missed = object.has("missed");
     let spread = object.take("spread");
+    let (serial_key, priority) = (object.take("serial_key"), object.take("priority"));
     let mut fields = SetFields::take(&mut object)?;
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
     if !fields.has_target() && of_queue.is_none() {
@@ -207,6 +215,12 @@ fn read_set(
     object.finish()?;
     let spread = spread.as_ref().map(|field| fields.spread(field));
     let spread = spread.transpose()?;
+    let serial_key = serial_key.as_ref().map(|field| {
+        let is_serial = queue.is_some_and(|queue| queue.serial);
+        read_serial_key(field, is_serial, key)
+    });
+    let serial_key = serial_key.transpose()?;
+    let priority = priority.as_ref().map(read_priority).transpose()?;
     let target = fields.target(targets, of_queue.is_some())?;
     let target = target.unwrap_or_default();
     fields.check_method(&target.method)?;
@@ -246,6 +260,8 @@ fn read_set(
             timeout,
             extras: Extras {
                 spread,
+                serial_key,
+                priority,
                 ..Extras::default()
             },
         },
@@ -433,6 +449,35 @@ fn endpoint_of<'k>(
         // The endpoint of the queue may come back before the timer is due.
         (found, ..) => Ok(found.and_then(|entry| entry.what.as_deref())),
     }
+}
+
+/// The key of those of which one is delivered at a time. Where shards go by tags, it has to be the tag of the timer's
+/// `key`: so all of them are in one shard.
+fn read_serial_key(
+    field: &Field<'_>,
+    is_serial: bool,
+    key: Option<&Key>,
+) -> Result<String, Problem> {
+    let text = field.text()?;
+    let serial = Key::new(&*text).map_err(|error| field.malformed(error.to_string()))?;
+    let refused =
+        |detail: &str| Err(Problem::new(Code::InvalidSetting, detail).at(field.pointer()));
+    if !is_serial {
+        return refused("the queue is not serial: put it with \"serial\": true first");
+    }
+    if key.is_some_and(|key| Shards::tag(key) != Some(serial.as_str())) {
+        return refused(
+            "in a cluster, the key of the timer has its serial_key as its tag: {customer-7}/invoice",
+        );
+    }
+    Ok(serial.as_str().to_owned())
+}
+
+/// How urgent a timer is: 0 is most urgent.
+pub(super) fn read_priority(field: &Field<'_>) -> Result<u32, Problem> {
+    let number = field.whole()?.and_then(|number| u32::try_from(number).ok());
+    let detail = "a priority is a whole number from 0, the most urgent, to 4294967295";
+    number.ok_or_else(|| Problem::new(Code::InvalidSetting, detail).at(field.pointer()))
 }
 
 /// The same due time so much later, as far as one may be ahead.
@@ -1050,6 +1095,11 @@ pub(super) struct TimerBody {
     spread: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     spread_drawn: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    serial_key: Option<String>,
+    /// If the timer says it itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u32>,
     /// Of a set that came with a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
@@ -1220,6 +1270,8 @@ impl TimerBody {
             recurring: record.recurring.as_deref().map(recurrence::show_position),
             spread: extras.spread.map(|it| format_duration(it.within)),
             spread_drawn: extras.spread.map(|it| format_duration(it.drawn)),
+            serial_key: extras.serial_key.clone(),
+            priority: extras.priority,
             trace_id: extras.trace.as_ref().map(TraceContext::id),
             failures: record.failures,
             attempt: record.attempt,
@@ -1374,7 +1426,7 @@ mod tests {
     fn a_body_is_kept_as_it_was_sent() {
         let read = |body: &[u8]| {
             let (known, queue) = (Resources::default(), QueueName::new("q").unwrap());
-            let set = read_set(body, &Targets::any(), &known, &queue);
+            let set = read_set(body, &Targets::any(), &known, (&queue, None));
             set.unwrap().job
         };
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body": {"n": 1.000, "e":1e400} }"#;

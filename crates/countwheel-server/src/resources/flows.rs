@@ -11,13 +11,14 @@ use countwheel_durable::{Flow, FlowLimits, FlowRate, Flows, QueueName, Route, Ti
 use super::endpoint::{EndpointName, Rate};
 use super::{Catalogue, Resources};
 use crate::guard::{Targets, port_of_url};
-use crate::job::{Job, Place};
+use crate::job::{Extras, Job, Place};
 
 /// What the names of flows begin with, by what the flow is.
 const QUEUE: &str = "queue ";
 const ENDPOINT: &str = "endpoint ";
 const NOWHERE: &str = "nowhere ";
 const REFUSED: &str = "refused ";
+const SERIAL: &str = "serial ";
 
 /// The limits of all flows of a service.
 #[derive(Debug)]
@@ -133,7 +134,15 @@ impl DeliveryLimits {
             }),
         };
         flows.extend(own);
-        Route { flows, priority: 0 }
+        let Extras {
+            serial_key,
+            priority,
+            ..
+        } = Job::extras_of(payload);
+        flows.extend(serial_key.map(|key| Flow::new(format!("{SERIAL}{} {key}", name.queue))));
+        let of_queue = queue.and_then(|queue| queue.priority);
+        let priority = priority.or(of_queue).unwrap_or_default();
+        Route { flows, priority }
     }
 
     /// The flow of a URL; `None` if it is none, which the attempt settles.
@@ -162,6 +171,12 @@ impl Flows for DeliveryLimits {
             };
         }
         let text = flow.as_str();
+        if text.starts_with(SERIAL) {
+            return FlowLimits {
+                at_once: Some(1),
+                ..FlowLimits::default()
+            };
+        }
         let (concurrency, rate, shared) = if let Some(queue) = text.strip_prefix(QUEUE) {
             let queue = QueueName::from_text(queue).ok();
             let entry = queue.and_then(|queue| known.queue(&queue));

@@ -34,6 +34,10 @@ pub(crate) struct Queue {
     pub(crate) statuses: Statuses,
     /// What deliveries say of themselves as events, if they are to be some.
     pub(crate) cloudevents: Option<CloudEvents>,
+    /// Whether timers may have a serial key.
+    pub(crate) serial: bool,
+    /// How urgent timers are that do not say it.
+    pub(crate) priority: Option<u32>,
 }
 
 /// The stored form.
@@ -51,6 +55,10 @@ struct Stored {
     statuses: Statuses,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cloudevents: Option<CloudEvents>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    serial: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    priority: Option<u32>,
 }
 
 impl Queue {
@@ -67,6 +75,8 @@ impl Queue {
             missed: self.missed.map(recurrence::show_any_missed),
             statuses: self.statuses.clone(),
             cloudevents: self.cloudevents.clone(),
+            serial: self.serial,
+            priority: self.priority,
         };
         // Texts and numbers are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -89,6 +99,8 @@ impl Queue {
             missed: missed.map_or(Some(None), |missed| missed.map(Some))?,
             statuses: stored.statuses,
             cloudevents: stored.cloudevents,
+            serial: stored.serial,
+            priority: stored.priority,
         })
     }
 }
@@ -113,6 +125,8 @@ mod tests {
             }),
             payload_limit: Some(0),
             missed: Some(Missed::SkipIfOlderThan(Duration::from_secs(60))),
+            serial: true,
+            priority: Some(7),
             statuses: [(Named::Class(4), Meaning::Stop)].into_iter().collect(),
             cloudevents: Some(CloudEvents {
                 source: "/orders".to_owned(),

@@ -1324,3 +1324,82 @@ fn an_export_of_a_timer_with_an_endpoint_is_imported_where_that_is() {
         assert_eq!(there.get(key).expect(200)["target"], before);
     }
 }
+
+#[test]
+fn of_the_timers_with_one_serial_key_one_is_delivered_at_a_time() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    let set = |number: u32, more: Value| {
+        let mut timer = json!({"in": number, "target": {"url": target.url}});
+        timer
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        (path(number), timer)
+    };
+    let (at, timer) = set(0, json!({"serial_key": "customer-7"}));
+    let told = refused(&put(&mut client, &at, &timer));
+    assert_eq!(
+        told,
+        (422, "invalid_setting".to_owned(), "/serial_key".to_owned())
+    );
+    for (field, bad) in [
+        ("serial_key", json!("")),
+        ("priority", json!(-1)),
+        ("priority", json!(4_294_967_296_u64)),
+    ] {
+        let (at, timer) = set(0, json!({field: bad}));
+        let told = refused(&put(&mut client, &at, &timer));
+        assert_eq!((told.0 / 100, told.2), (4, format!("/{field}")), "{bad}");
+    }
+    made(&mut client, ORDERS, &json!({"serial": true, "priority": 9}));
+    assert_eq!(client.get(ORDERS).expect(200)["serial"], true);
+    // The first of a customer hangs, and the others of this one wait for it, and nobody else.
+    let hanging = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", hanging.local_addr().unwrap());
+    let first = json!({"in": 0, "target": {"url": url, "timeout": "3s"}, "serial_key": "customer-7",
+        "retry": {"fixed": "1h"}});
+    made(&mut client, &path(100), &first);
+    wait_for_state(&mut client, &path(100), "delivering");
+    for number in [3, 1, 2] {
+        let (at, timer) = set(number, json!({"serial_key": "customer-7", "priority": 5}));
+        made(&mut client, &at, &timer);
+    }
+    let (at, timer) = set(4, json!({"serial_key": "customer-8"}));
+    made(&mut client, &at, &timer);
+    assert_eq!(target.next().header("timer-key"), "k-4");
+    let shown = client.get(&path(1)).expect(200);
+    assert_eq!(
+        (&shown["serial_key"], &shown["priority"]),
+        (&json!("customer-7"), &json!(5))
+    );
+    // In the order of their due times, once the first has failed.
+    for number in [1, 2, 3] {
+        assert_eq!(target.next().header("timer-key"), format!("k-{number}"));
+    }
+}
+
+#[test]
+fn of_those_that_wait_the_most_urgent_comes_first() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    let shop = |disabled: bool| json!({"url": target.url, "concurrency": 1, "disabled": disabled});
+    made(&mut client, SHOP, &shop(true));
+    made(
+        &mut client,
+        ORDERS,
+        &json!({"endpoint": "shop", "priority": 5}),
+    );
+    for (number, priority) in [(1, Some(6)), (2, None), (3, Some(0)), (4, Some(7))] {
+        let mut timer = json!({"in": 0});
+        if let Some(priority) = priority {
+            timer["priority"] = json!(priority);
+        }
+        made(&mut client, &path(number), &timer);
+    }
+    until(&mut client, &path(4), |timer| timer["held_by"].is_string());
+    made(&mut client, SHOP, &shop(false));
+    for number in [3, 2, 1, 4] {
+        assert_eq!(target.next().header("timer-key"), format!("k-{number}"));
+    }
+}

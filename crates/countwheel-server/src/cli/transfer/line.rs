@@ -20,7 +20,7 @@ const VERSION: u64 = 1;
 pub(super) const LINE_MAX_BYTES: usize = 8 << 20;
 
 /// The fields of a set: what a line may have beside name and state.
-const SET_FIELDS: [&str; 17] = [
+const SET_FIELDS: [&str; 19] = [
     "at",
     "body",
     "body_base64",
@@ -32,8 +32,10 @@ const SET_FIELDS: [&str; 17] = [
     "jitter",
     "missed",
     "overlap",
+    "priority",
     "repeats",
     "retry",
+    "serial_key",
     "spread",
     "target",
     "until",
