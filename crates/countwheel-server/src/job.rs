@@ -6,6 +6,7 @@ use axum::http::Method;
 use serde::{Deserialize, Serialize};
 
 use crate::traced::TraceContext;
+use crate::wishes::Adaptive;
 
 /// How long an attempt may take where nothing says it.
 pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
@@ -31,6 +32,8 @@ pub(crate) struct Extras {
     pub(crate) trace: Option<TraceContext>,
     /// How far the due time was spread.
     pub(crate) spread: Option<Spread>,
+    /// Between which delays the receiver chooses the next run.
+    pub(crate) adaptive: Option<Adaptive>,
 }
 
 /// A due time that was drawn.
@@ -75,13 +78,15 @@ const WITH_EXTRAS: u8 = 4;
 enum Extra {
     Trace(TraceContext),
     Spread(Spread),
+    Adaptive(Adaptive),
 }
 
 impl Extras {
     fn to_list(&self) -> Vec<Extra> {
         let trace = self.trace.clone().map(Extra::Trace);
         let spread = self.spread.map(Extra::Spread);
-        [trace, spread].into_iter().flatten().collect()
+        let adaptive = self.adaptive.map(Extra::Adaptive);
+        [trace, spread, adaptive].into_iter().flatten().collect()
     }
 
     fn of_list(list: Vec<Extra>) -> Self {
@@ -90,6 +95,7 @@ impl Extras {
             match extra {
                 Extra::Trace(trace) => extras.trace = Some(trace),
                 Extra::Spread(spread) => extras.spread = Some(spread),
+                Extra::Adaptive(adaptive) => extras.adaptive = Some(adaptive),
             }
         }
         extras
@@ -299,6 +305,10 @@ mod tests {
                 spread: Some(Spread {
                     within: Duration::from_secs(600),
                     drawn: Duration::from_micros(7),
+                }),
+                adaptive: Some(Adaptive {
+                    min: Duration::from_secs(5),
+                    max: Duration::from_secs(300),
                 }),
             },
             ..job.clone()

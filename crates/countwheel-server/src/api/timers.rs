@@ -199,6 +199,7 @@ fn read_set(
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let says_missed = object.has("missed");
     let spread = object.take("spread");
+    let adaptive = object.take("adaptive");
     let mut fields = SetFields::take(&mut object)?;
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
     if !fields.has_target() && of_queue.is_none() {
@@ -207,6 +208,10 @@ fn read_set(
     object.finish()?;
     let spread = spread.as_ref().map(|field| fields.spread(field));
     let spread = spread.transpose()?;
+    let recurrence = fields.options.recurrence.as_deref();
+    let adaptive = adaptive.as_ref();
+    let adaptive = adaptive.map(|field| recurrence::read_adaptive(field, recurrence));
+    let adaptive = adaptive.transpose()?;
     let target = fields.target(targets, of_queue.is_some())?;
     let target = target.unwrap_or_default();
     fields.check_method(&target.method)?;
@@ -246,6 +251,7 @@ fn read_set(
             timeout,
             extras: Extras {
                 spread,
+                adaptive,
                 ..Extras::default()
             },
         },
@@ -1102,6 +1108,9 @@ struct AnswerBody {
     body_bytes: u64,
     truncated: bool,
     times_us: TimesBody,
+    /// Headers of the answer that did not count.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignored: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -1204,7 +1213,10 @@ impl TimerBody {
             body_bytes,
             retry: retry::show(&record.policy),
             missed: recurrence::show_missed(record.missed),
-            recurring: record.recurring.as_deref().map(recurrence::show_position),
+            recurring: record
+                .recurring
+                .as_deref()
+                .map(|recurring| recurrence::show_position(recurring, extras.adaptive)),
             spread: extras.spread.map(|it| format_duration(it.within)),
             spread_drawn: extras.spread.map(|it| format_duration(it.drawn)),
             trace_id: extras.trace.as_ref().map(TraceContext::id),
@@ -1290,6 +1302,7 @@ impl AnswerBody {
                 tls: times.tls.map(micros),
                 first_byte: micros(times.first_byte),
             },
+            ignored: answered.ignored.names().collect(),
         }
     }
 }
