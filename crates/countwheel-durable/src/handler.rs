@@ -249,6 +249,8 @@ pub struct Outcome {
     pub started: Option<Timestamp>,
     /// What to keep of the receiver's answer.
     pub answer: Option<Answer>,
+    /// What the receiver asks of the runs to come. Counts with [`Verdict::Done`] alone.
+    pub next: Option<NextRun>,
 }
 
 impl Outcome {
@@ -266,6 +268,7 @@ impl Outcome {
             detail: detail.into(),
             started: None,
             answer: None,
+            next: None,
         }
     }
 
@@ -348,6 +351,62 @@ impl Outcome {
         self.answer = Answer::new(answer);
         self
     }
+
+    /// The same with a wish of the receiver: the next run is due this long after the end of this one, and the
+    /// runs after that as the schedule has them. For a timer with [`Schedule::FixedRate`](crate::Schedule::FixedRate)
+    /// or [`Schedule::FixedDelay`](crate::Schedule::FixedDelay); any other does not hear of it, and neither does an
+    /// outcome that is not [`Verdict::Done`]. The delay is taken into the bounds of an interval, and the number of
+    /// runs and their end hold as before. Points of the grid that are passed count neither as missed nor as
+    /// overlapped, and the run has no jitter.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use countwheel_durable::{Attempt, Outcome};
+    ///
+    /// /// Looks again sooner where there was something.
+    /// fn poll(attempt: &Attempt) -> Outcome {
+    ///     let found = !attempt.payload.is_empty();
+    ///     Outcome::done().next_run(Duration::from_secs(if found { 5 } else { 300 }))
+    /// }
+    /// ```
+    #[must_use]
+    pub fn next_run(mut self, delay: Duration) -> Self {
+        self.next = Some(NextRun::In(delay));
+        self
+    }
+
+    /// The same with a wish of the receiver: no run follows, and the timer is done. An outcome that is not
+    /// [`Verdict::Done`] does not hear of it.
+    ///
+    /// ```
+    /// use countwheel_durable::{NextRun, Outcome};
+    ///
+    /// let last = Outcome::done().ends_series();
+    /// assert_eq!(last.next, Some(NextRun::Never));
+    /// ```
+    #[must_use]
+    pub fn ends_series(mut self) -> Self {
+        self.next = Some(NextRun::Never);
+        self
+    }
+}
+
+/// What a receiver asks of the runs to come of a timer that comes at an interval.
+///
+/// ```
+/// use std::time::Duration;
+/// use countwheel_durable::{NextRun, Outcome};
+///
+/// let wait = Duration::from_secs(30);
+/// assert_eq!(Outcome::done().next_run(wait).next, Some(NextRun::In(wait)));
+/// assert_eq!(Outcome::done().ends_series().next, Some(NextRun::Never));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NextRun {
+    /// The next run is due this long after the end of this one.
+    In(Duration),
+    /// There is none: the timer is done.
+    Never,
 }
 
 /// Nothing to tell: the attempt succeeded.

@@ -149,7 +149,9 @@ pub use drain::{DrainMode, Drains};
 pub use elsewhere::{Asked, Counted, Elsewhere};
 pub use engine::{Effect, Engine, Turn};
 pub use flow::{Flow, FlowLimits, FlowRate, Flows, Route};
-pub use handler::{Attempt, Completion, Handler, Inline, Outcome, Run, Verdict, inline, pooled};
+pub use handler::{
+    Attempt, Completion, Handler, Inline, NextRun, Outcome, Run, Verdict, inline, pooled,
+};
 pub use handlers::Handlers;
 pub use name::{Key, NameError, Namespace, QueueName, TimerName};
 #[cfg(feature = "json")]

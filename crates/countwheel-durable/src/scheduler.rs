@@ -33,8 +33,8 @@ use crate::trouble::Noticed;
 use crate::window::{Room, Window};
 use crate::{
     Answer, Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason,
-    DueClock, Missed, Outcome, QueueName, Record, Recurrence, Request, Response, Revision, Run,
-    Settings, State, StateKind, Stats, TimerError, Verdict, Wake, policy,
+    DueClock, Missed, NextRun, Outcome, QueueName, Record, Recurrence, Request, Response, Revision,
+    Run, Settings, State, StateKind, Stats, TimerError, Verdict, Wake, policy,
 };
 use countwheel_time::Random;
 use parking_lot::Mutex;
@@ -770,7 +770,8 @@ impl Scheduler {
         match outcome.verdict {
             Verdict::Done => {
                 self.stats.done += 1;
-                if !self.next_run(&mut record) {
+                let is_over = outcome.next == Some(NextRun::Never);
+                if is_over || !self.next_run(&mut record, outcome.next) {
                     record.state = State::Done {
                         at: now,
                         keep_until: now + self.config.keep_done,
@@ -1132,15 +1133,19 @@ impl Scheduler {
         }
     }
 
-    /// Ends the run of a recurring timer and lets it wait for the next. Says whether there is
-    /// one.
-    fn next_run(&mut self, record: &mut Record) -> bool {
+    /// Ends the run of a recurring timer and lets it wait for the next, which its receiver may have
+    /// asked for. Says whether there is one.
+    fn next_run(&mut self, record: &mut Record, asked: Option<NextRun>) -> bool {
         let Some(mut recurring) = record.recurring.take() else {
             return false;
         };
         let (missed, overlapped) = (recurring.missed, recurring.overlapped);
         let by = self.now.by(recurring.recurrence.clock());
-        let ended = recurring.end(record.id, by, record.missed);
+        let asked = match asked {
+            Some(NextRun::In(delay)) => recurring.end_as_asked(by, delay),
+            Some(NextRun::Never) | None => None,
+        };
+        let ended = asked.unwrap_or_else(|| recurring.end(record.id, by, record.missed));
         let missed = recurring.missed.saturating_sub(missed);
         let overlapped = recurring.overlapped.saturating_sub(overlapped);
         self.stats.missed += missed;
@@ -1176,7 +1181,7 @@ impl Scheduler {
             recurring.dead += 1;
             self.stats.runs_dead += 1;
         }
-        if !self.next_run(record) {
+        if !self.next_run(record, None) {
             self.bury(record, now, reason);
         }
     }

@@ -6,6 +6,8 @@ use clap::ValueEnum;
 use countwheel_durable::Answer;
 use serde::{Deserialize, Serialize};
 
+use crate::wishes::Ignored;
+
 /// How much of a body is kept.
 pub(crate) const BODY_KEPT_BYTES: usize = 1 << 10;
 
@@ -52,10 +54,14 @@ pub(crate) struct Answered {
     /// Whether that was all of it.
     pub(crate) is_whole: bool,
     pub(crate) times: Times,
+    /// Which wishes of the receiver did not count.
+    pub(crate) ignored: Ignored,
 }
 
-/// The latest version, and the only one.
+/// An answer of which all counts.
 const VERSION: u8 = 1;
+/// The wishes that did not count stand before what version 1 has.
+const WITH_IGNORED: u8 = 2;
 
 /// The times are in microseconds.
 #[derive(Serialize, Deserialize)]
@@ -88,13 +94,20 @@ impl Answered {
             first_byte: micros(self.times.first_byte),
         };
         // Growing a vector is the only way in which this could fail, and it does not.
-        postcard::to_extend(&stored, vec![VERSION]).unwrap_or_default()
+        let encoded = if self.ignored.is_empty() {
+            postcard::to_extend(&stored, vec![VERSION])
+        } else {
+            postcard::to_extend(&(self.ignored, stored), vec![WITH_IGNORED])
+        };
+        encoded.unwrap_or_default()
     }
 
     /// `None` for bytes that this version of the program did not write, and no earlier one.
     pub(crate) fn decode(answer: &Answer) -> Option<Self> {
-        let (&VERSION, encoded) = answer.as_bytes().split_first()? else {
-            return None;
+        let (ignored, encoded) = match answer.as_bytes().split_first()? {
+            (&VERSION, encoded) => (Ignored::default(), encoded),
+            (&WITH_IGNORED, encoded) => postcard::take_from_bytes(encoded).ok()?,
+            _ => return None,
         };
         let (stored, []) = postcard::take_from_bytes::<Stored<'_>>(encoded).ok()? else {
             return None;
@@ -111,6 +124,7 @@ impl Answered {
                 tls: stored.tls.map(span),
                 first_byte: span(stored.first_byte),
             },
+            ignored,
         })
     }
 
@@ -183,15 +197,25 @@ mod tests {
                 tls: Some(Duration::ZERO),
                 first_byte: Duration::from_micros(u64::MAX),
             },
+            ignored: Ignored::default(),
         }
     }
 
     #[test]
     fn an_answer_survives_storage_and_anything_else_is_none() {
         let longest = vec![0xff; BODY_KEPT_BYTES];
-        for body in [None, Some(&b""[..]), Some(b"busy"), Some(&longest)] {
-            let answered = answered(body);
+        let bodies = [None, Some(&b""[..]), Some(b"busy"), Some(&longest)];
+        for (body, stop) in bodies
+            .into_iter()
+            .flat_map(|body| [(body, false), (body, true)])
+        {
+            let ignored = Ignored { next: false, stop };
+            let answered = Answered {
+                ignored,
+                ..answered(body)
+            };
             let encoded = answered.encode();
+            assert_eq!(encoded[0], if stop { WITH_IGNORED } else { VERSION });
             assert!(encoded.len() <= Answer::MAX_BYTES);
             let decode = |bytes: &[u8]| Answered::decode(&Answer::new(bytes).unwrap());
             assert_eq!(decode(&encoded), Some(answered));
@@ -202,7 +226,7 @@ mod tests {
             longer.push(0);
             assert_eq!(decode(&longer), None);
             let mut later = encoded;
-            later[0] = VERSION + 1;
+            later[0] = WITH_IGNORED + 1;
             assert_eq!(decode(&later), None);
         }
     }

@@ -32,6 +32,7 @@ use crate::resources::statuses::Meaning;
 use crate::roots;
 use crate::time::{format_duration, format_time};
 use crate::traced::{self, TRACEPARENT, TRACESTATE};
+use crate::wishes::{self, Ignored};
 
 /// How much of an answer is read.
 const ANSWER_MAX_BYTES: usize = 64 << 10;
@@ -281,6 +282,7 @@ impl Sender {
         let (timeout, means) = (route.timeout, route.means.clone());
         delivery.endpoint.clone_from(&route.endpoint);
         let rules = route.rules.clone();
+        let adaptive = job.extras.adaptive;
         let ends = tokio::time::Instant::now() + timeout;
         let Some((url, request, signing)) = request(&delivery.attempt, job, route) else {
             return stopped("the stored request cannot be made");
@@ -295,7 +297,9 @@ impl Sender {
         match tokio::time::timeout_at(ends, exchange).await {
             Ok(answered) => {
                 let (head, mut answered, body, connection) = answered?;
-                let outcome = self.judge(&head, &rules);
+                let mut outcome = self.judge(&head, &rules);
+                let is_done = outcome.verdict == Verdict::Done;
+                (outcome.next, answered.ignored) = wishes::read(&head.headers, adaptive, is_done);
                 // The status has decided. The rest is read so that the beginning can be kept and the
                 // connection be used again, for as long as the attempt may take.
                 let rest = tokio::time::timeout_at(ends, read(body, &mut answered)).await;
@@ -399,6 +403,7 @@ impl Sender {
             body_bytes: 0,
             is_whole: false,
             times,
+            ignored: Ignored::default(),
         };
         Ok((head, answered, body, connection))
     }

@@ -6,6 +6,7 @@ use axum::http::Method;
 use serde::{Deserialize, Serialize};
 
 use crate::traced::TraceContext;
+use crate::wishes::Adaptive;
 
 /// How long an attempt may take where nothing says it.
 pub(crate) const TIMEOUT_DEFAULT: Duration = Duration::from_secs(15);
@@ -35,6 +36,8 @@ pub(crate) struct Extras {
     pub(crate) serial_key: Option<String>,
     /// How urgent it is; `None` leaves it to the queue.
     pub(crate) priority: Option<u32>,
+    /// Between which delays the receiver chooses the next run.
+    pub(crate) adaptive: Option<Adaptive>,
 }
 
 /// A due time that was drawn.
@@ -89,6 +92,7 @@ enum Extra {
     Spread(Spread),
     SerialKey(String),
     Priority(u32),
+    Adaptive(Adaptive),
 }
 
 impl Extras {
@@ -97,7 +101,8 @@ impl Extras {
         let spread = self.spread.map(Extra::Spread);
         let serial_key = self.serial_key.clone().map(Extra::SerialKey);
         let priority = self.priority.map(Extra::Priority);
-        let extras = [trace, spread, serial_key, priority];
+        let adaptive = self.adaptive.map(Extra::Adaptive);
+        let extras = [trace, spread, serial_key, priority, adaptive];
         extras.into_iter().flatten().collect()
     }
 
@@ -109,6 +114,7 @@ impl Extras {
                 Extra::Spread(spread) => extras.spread = Some(spread),
                 Extra::SerialKey(key) => extras.serial_key = Some(key),
                 Extra::Priority(priority) => extras.priority = Some(priority),
+                Extra::Adaptive(adaptive) => extras.adaptive = Some(adaptive),
             }
         }
         extras
@@ -351,6 +357,10 @@ mod tests {
                 }),
                 serial_key: Some("customer-7".to_owned()),
                 priority: Some(u32::MAX),
+                adaptive: Some(Adaptive {
+                    min: Duration::from_secs(5),
+                    max: Duration::from_secs(300),
+                }),
             },
             ..job.clone()
         };

@@ -40,6 +40,7 @@ mod shutdown;
 pub mod time;
 pub mod trace;
 mod traced;
+mod wishes;
 
 /// The version of the program, as the banner, the metrics and the deliveries name it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

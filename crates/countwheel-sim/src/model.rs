@@ -20,8 +20,8 @@ use std::time::Duration;
 use countwheel_durable::store::Fence;
 use countwheel_durable::{
     Answer, Attempt, AttemptResult, BatchError, Config, DrainMode, Drains, Due, DueClock, Jitter,
-    Missed, Moved, Precondition, QueueName, Record, Request, Response, RetryPolicy, Revision, Set,
-    Shift, State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
+    Missed, Moved, NextRun, Precondition, QueueName, Record, Request, Response, RetryPolicy,
+    Revision, Set, Shift, State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
 };
 use countwheel_time::Timestamp;
 
@@ -770,7 +770,7 @@ impl Model {
     }
 
     /// Notes the outcome of an attempt.
-    pub fn ended(&mut self, now: Now, attempt: &Attempt, verdict: Verdict) {
+    pub fn ended(&mut self, now: Now, attempt: &Attempt, verdict: Verdict, next: Option<NextRun>) {
         self.suspects.end(attempt.revision);
         let Some(timer) = self.timers.get_mut(&attempt.name) else {
             return; // removed meanwhile
@@ -782,7 +782,12 @@ impl Model {
         timer.interruptions = 0;
         match verdict {
             Verdict::Done => {
-                if !timer.next_run(now) {
+                let goes_on = match next {
+                    Some(NextRun::Never) => false,
+                    Some(NextRun::In(delay)) => timer.next_run(now, Some(delay)),
+                    None => timer.next_run(now, None),
+                };
+                if !goes_on {
                     timer.state = Believed::Done { at: now.wall };
                     self.done += 1;
                 }
@@ -1180,11 +1185,11 @@ impl Timer {
     }
 
     /// Goes on after a run, if there is another one.
-    fn next_run(&mut self, now: Now) -> bool {
+    fn next_run(&mut self, now: Now, asked: Option<Duration>) -> bool {
         let (Some(series), Some(id)) = (&mut self.series, self.id) else {
             return false;
         };
-        let next = series.end(id, now.by(series.clock()));
+        let next = series.end(id, now.by(series.clock()), asked);
         if let Some(due) = next {
             self.await_run(due);
         }
@@ -1206,7 +1211,7 @@ impl Timer {
         if let Some(series) = &mut self.series {
             series.give_up();
         }
-        if !self.next_run(now) {
+        if !self.next_run(now, None) {
             self.state = Believed::Dead;
         }
     }
@@ -1291,6 +1296,16 @@ pub(crate) fn answer_to(id: TimerId, number: u32) -> Vec<u8> {
         .wrapping_add(u64::from(number) * 7);
     let length = usize::try_from(draw % 4 * (draw % 27)).unwrap_or(0);
     vec![draw.to_le_bytes()[0]; length]
+}
+
+/// What the receiver of an attempt asks of the runs to come.
+pub(crate) fn asked_of_runs(id: TimerId, number: u32) -> Option<NextRun> {
+    let draw = id.set.0.wrapping_mul(17) ^ u64::from(number).wrapping_mul(7_919);
+    match draw % 31 {
+        0 => Some(NextRun::Never),
+        1..=5 => Some(NextRun::In(Duration::from_millis(draw * 977 % 600_000))),
+        _ => None,
+    }
 }
 
 fn within(at: Timestamp, (low, high): (Timestamp, Timestamp)) -> bool {

@@ -19,7 +19,7 @@ use countwheel_disk::simulated::{Calls, Failure, Fault as DiskFault, Operation};
 use countwheel_durable::store::{DueScan, Filter, Shard, Store};
 use countwheel_durable::{
     Attempt, BatchError, Config, DeadReason, DrainMode, Drains, DueClock, Effect, Engine, Event,
-    Outcome, Precondition, QueueName, Record, Request, Response, Revision, State, Ticket,
+    NextRun, Outcome, Precondition, QueueName, Record, Request, Response, Revision, State, Ticket,
     TimerError, TimerName, Verdict,
 };
 use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
@@ -30,7 +30,7 @@ use self::places::Places;
 pub use self::shrinking::{Part, Shrunk, shrink};
 use crate::failure::{Failure as Failed, Log, panic_text};
 use crate::machine::{Kind, Machine};
-use crate::model::{Model, Now, answer_to};
+use crate::model::{Model, Now, answer_to, asked_of_runs};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::stores::Answers;
@@ -815,11 +815,11 @@ impl World {
                 outcome @ Happening::Outcome(..) if was_full && result.is_ok() => {
                     self.kept.push(outcome);
                 }
-                Happening::Outcome(attempt, verdict) => {
+                Happening::Outcome(attempt, verdict, next) => {
                     let name = &attempt.name;
                     self.log.note(format!("{now:?} {name} ends: {verdict:?}"));
                     let model = survived.as_mut().unwrap_or(&mut self.model);
-                    model.ended(now, &attempt, verdict);
+                    model.ended(now, &attempt, verdict, next);
                     ended.push(attempt);
                 }
             }
@@ -861,7 +861,9 @@ impl World {
                 break;
             }
             let (attempt, verdict) = first.remove();
-            happened.push(Happening::Outcome(attempt, verdict));
+            // Once everything is to come to its end, runs come as their schedules have them.
+            let next = asked_of_runs(attempt.id, attempt.number).filter(|_| !self.healing);
+            happened.push(Happening::Outcome(attempt, verdict, next));
         }
         if !self.healing && now >= self.next_request {
             let burst = *self.clients.pick(&self.plan.bursts);
@@ -1136,7 +1138,7 @@ impl World {
     fn look_at_places(&mut self, now: Now) {
         let running = self.running.values().map(|(attempt, _)| attempt);
         let kept = self.kept.iter().filter_map(|kept| match kept {
-            Happening::Outcome(attempt, _) => Some(attempt),
+            Happening::Outcome(attempt, ..) => Some(attempt),
             _ => None,
         });
         let queues = running.chain(kept).map(|attempt| &attempt.name.queue);
@@ -1490,7 +1492,7 @@ enum Happening {
     /// A drain of a queue or of all; no mode ends it.
     Drain(Ticket, Option<QueueName>, Option<DrainMode>),
     Batch(Ticket, Vec<Request>),
-    Outcome(Attempt, Verdict),
+    Outcome(Attempt, Verdict, Option<NextRun>),
 }
 
 impl Happening {
@@ -1513,10 +1515,11 @@ impl Happening {
             }
             Self::Request(ticket, request) => Event::Request(*ticket, request.clone()),
             Self::Batch(ticket, requests) => Event::Batch(*ticket, requests.clone()),
-            Self::Outcome(attempt, verdict) => Event::Outcome {
+            Self::Outcome(attempt, verdict, next) => Event::Outcome {
                 revision: attempt.revision,
                 outcome: Outcome {
                     started: took(attempt).map(|took| attempt.started + took),
+                    next: *next,
                     ..Outcome::new(*verdict, "").with_answer(answer_to(attempt.id, attempt.number))
                 },
             },

@@ -191,11 +191,37 @@ impl Recurring {
         }
     }
 
-    /// Goes on after the run, which ended at `now`.
-    pub(crate) fn end(&mut self, id: TimerId, now: Timestamp, missed: Missed) -> Ended {
+    /// Goes on after the run, which ended at `now`, with a run that its receiver has asked for. `None` if
+    /// the schedule does not take such wishes.
+    pub(crate) fn end_as_asked(&mut self, now: Timestamp, delay: Duration) -> Option<Ended> {
+        if let Schedule::Cron { .. } = self.recurrence.schedule {
+            return None;
+        }
+        let next = now + delay.clamp(Recurrence::EVERY_MIN, Recurrence::EVERY_MAX);
+        if self.was_the_last() {
+            return Some(Ended::Over);
+        }
+        self.busy_since = None;
+        if self.recurrence.is_over(next) {
+            return Some(Ended::Over);
+        }
+        self.run += 1;
+        self.nominal = next;
+        // As one that was moved there: without jitter, and the grid goes on behind it.
+        self.moved = Some(next);
+        Some(Ended::Next(next))
+    }
+
+    /// Whether as many runs are made as there may be.
+    fn was_the_last(&self) -> bool {
         let repeats = self.recurrence.repeats;
         let made = self.run.saturating_sub(u32::from(planted!(OneRunMore)));
-        if repeats.is_some_and(|repeats| made >= repeats.get()) || self.run == u32::MAX {
+        repeats.is_some_and(|repeats| made >= repeats.get()) || self.run == u32::MAX
+    }
+
+    /// Goes on after the run, which ended at `now`.
+    pub(crate) fn end(&mut self, id: TimerId, now: Timestamp, missed: Missed) -> Ended {
+        if self.was_the_last() {
             return Ended::Over;
         }
         let since = self.busy_since.take().unwrap_or(now);

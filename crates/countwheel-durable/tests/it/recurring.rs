@@ -139,12 +139,13 @@ impl Bench {
     }
 
     fn finish(&mut self, verdict: Verdict) -> Attempt {
+        self.finish_with(Outcome::new(verdict, "said the test"))
+    }
+
+    fn finish_with(&mut self, outcome: Outcome) -> Attempt {
         let attempt = self.started.pop_front().expect("an attempt runs");
-        let detail = "said the test".to_owned();
-        self.turn(vec![Event::Outcome {
-            revision: attempt.revision,
-            outcome: Outcome::new(verdict, detail),
-        }]);
+        let revision = attempt.revision;
+        self.turn(vec![Event::Outcome { revision, outcome }]);
         attempt
     }
 
@@ -245,6 +246,103 @@ fn a_fixed_delay_waits_from_the_end_of_the_retries() {
     bench.finish(Verdict::Done);
     let (start, run) = bench.next_start();
     assert_eq!((start, run.number, run.nominal), (27, 2, at(27)));
+}
+
+#[test]
+fn a_receiver_says_when_the_next_run_is_and_the_schedule_goes_on_behind_it() {
+    let asks = |delay| Outcome::done().next_run(seconds(delay));
+    // The grid is that of before, and what was passed counts neither as missed nor as overlapped.
+    let mut bench = Bench::new();
+    bench.set("a", after(10), Missed::Collapse, every(10));
+    assert_eq!(bench.next_start().0, 10);
+    bench.pass(1);
+    bench.finish_with(asks(3));
+    let (start, run) = bench.next_start();
+    assert_eq!((start, run.number, run.nominal), (14, 2, at(14)));
+    bench.finish_with(asks(35));
+    let (start, run) = bench.next_start();
+    assert_eq!((start, run.number, run.nominal), (49, 3, at(49)));
+    let recurring = bench.recurring("a");
+    assert_eq!((recurring.missed, recurring.overlapped), (0, 0));
+    assert_eq!(recurring.upcoming().next(), Some(at(50)));
+    bench.finish(Verdict::Done);
+    assert_eq!(bench.run_until(75), on_time([50, 60, 70]));
+    // A delay is so for one run, from the end of its retries on.
+    let mut bench = Bench::new();
+    let delay = Schedule::FixedDelay { every: seconds(10) };
+    bench.set("a", after(10), Missed::Fire, Recurrence::new(delay));
+    assert_eq!(bench.next_start().0, 10);
+    bench.finish_with(Outcome::failed("503").next_run(seconds(100)));
+    assert_eq!(bench.next_start().0, 12);
+    bench.pass(1);
+    bench.finish_with(asks(30));
+    assert_eq!(bench.next_start().0, 43);
+    bench.finish(Verdict::Done);
+    assert_eq!(bench.next_start().0, 53);
+    // It survives the process, and is late by the time without one.
+    bench.finish_with(asks(5));
+    bench.restart_after(2);
+    assert_eq!(bench.next_start().0, 58);
+}
+
+#[test]
+fn a_wish_for_the_next_run_keeps_to_the_bounds_and_a_calendar_hears_none() {
+    let due_after = |recurrence: Recurrence, wish: Duration| {
+        let mut bench = Bench::new();
+        bench.set("a", after(10), Missed::Fire, recurrence);
+        bench.next_start();
+        bench.finish_with(Outcome::done().next_run(wish));
+        let record = bench.record("a");
+        (record.state == State::Pending).then(|| record.due.saturating_since(NOON))
+    };
+    let shortest = Some(seconds(10) + Recurrence::EVERY_MIN);
+    assert_eq!(due_after(every(10), Duration::ZERO), shortest);
+    let longest = Some(seconds(10) + Recurrence::EVERY_MAX);
+    assert_eq!(due_after(every(10), Duration::MAX), longest);
+    let until = |offset| Recurrence {
+        until: Some(at(offset)),
+        ..every(10)
+    };
+    assert_eq!(due_after(until(15), seconds(5)), Some(seconds(15)));
+    assert_eq!(due_after(until(15), seconds(6)), None);
+    let once = Recurrence {
+        repeats: NonZeroU32::new(1),
+        ..every(10)
+    };
+    assert_eq!(due_after(once, seconds(5)), None);
+    // There is no jitter in what the receiver asked for.
+    let jittered = Recurrence {
+        jitter: seconds(10),
+        ..every(10)
+    };
+    let mut bench = Bench::new();
+    bench.set("a", after(10), Missed::Fire, jittered);
+    let (start, _) = bench.next_start();
+    bench.finish_with(Outcome::done().next_run(seconds(7)));
+    assert!(bench.record("a").due <= at(start + 8));
+    assert_eq!(bench.recurring("a").moved, Some(bench.record("a").due));
+    let daily = cron("0 13 * * *", "UTC");
+    let day = 24 * 3_600;
+    let next = due_after(daily, seconds(5));
+    assert_eq!(next, Some(seconds(3_600 + day)));
+}
+
+#[test]
+fn a_receiver_ends_the_series_as_done() {
+    for recurrence in [every(10), cron("* * * * *", "UTC")] {
+        let mut bench = Bench::new();
+        bench.set("a", after(10), Missed::Fire, recurrence);
+        bench.next_start();
+        // A failure says nothing of the runs to come.
+        bench.finish_with(Outcome::failed("503").ends_series());
+        assert_eq!(bench.record("a").state, State::Pending);
+        bench.next_start();
+        bench.finish_with(Outcome::done().ends_series());
+        let record = bench.record("a");
+        assert!(matches!(record.state, State::Done { .. }), "{record:?}");
+        assert_eq!(record.recurring.unwrap().run, 1);
+        assert_eq!(bench.run_until(3_600), []);
+    }
 }
 
 #[test]

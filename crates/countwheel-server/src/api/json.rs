@@ -249,8 +249,9 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 77] = [
+const KNOWN_NAMES: [&str; 80] = [
     "accept_loss",
+    "adaptive",
     "at",
     "body",
     "body_base64",
@@ -285,9 +286,11 @@ const KNOWN_NAMES: [&str; 77] = [
     "key",
     "limit",
     "linear",
+    "max",
     "max_age",
     "max_attempts",
     "method",
+    "min",
     "missed",
     "mode",
     "name",

@@ -14,6 +14,7 @@ use super::problem::Problem;
 use super::retry;
 use super::timers::{due_at, due_in, time, unschedulable};
 use crate::time::{format_duration, format_time};
+use crate::wishes::Adaptive;
 
 /// How many runs to come a timer shows.
 const NEXT_RUNS: usize = 20;
@@ -159,6 +160,39 @@ pub(crate) fn read_missed(field: &Field<'_>) -> Result<Missed, Problem> {
     }
 }
 
+/// Between which delays the receiver of a timer with this recurrence may choose the next run.
+pub(crate) fn read_adaptive(
+    field: &Field<'_>,
+    recurrence: Option<&Recurrence>,
+) -> Result<Adaptive, Problem> {
+    let has_interval = matches!(
+        recurrence.map(|it| &it.schedule),
+        Some(Schedule::FixedRate { .. } | Schedule::FixedDelay { .. })
+    );
+    if !has_interval {
+        return Err(field.malformed("adaptive needs one of every, every_after"));
+    }
+    let mut object = field.object()?;
+    let (min, max) = (object.require("min")?, object.require("max")?);
+    object.finish()?;
+    let interval = |field: &Field<'_>| {
+        let found = span(field)?;
+        if (Recurrence::EVERY_MIN..=Recurrence::EVERY_MAX).contains(&found) {
+            return Ok(found);
+        }
+        let error = RecurrenceError::Every { found };
+        Err(unschedulable(field, &error.to_string()))
+    };
+    let adaptive = Adaptive {
+        min: interval(&min)?,
+        max: interval(&max)?,
+    };
+    if adaptive.min > adaptive.max {
+        return Err(unschedulable(&max, "max is not less than min"));
+    }
+    Ok(adaptive)
+}
+
 /// What becomes of a missed timer, in the form in which it is set; nothing for what is usual.
 pub(crate) fn show_missed(missed: Missed) -> Option<Value> {
     match missed {
@@ -213,8 +247,12 @@ pub(crate) fn show(recurrence: &Recurrence) -> Map<String, Value> {
 }
 
 /// Where a recurring timer stands, with what was set.
-pub(crate) fn show_position(recurring: &Recurring) -> Value {
+pub(crate) fn show_position(recurring: &Recurring, adaptive: Option<Adaptive>) -> Value {
     let mut object = show(&recurring.recurrence);
+    if let Some(Adaptive { min, max }) = adaptive {
+        let bounds = json!({"min": format_duration(min), "max": format_duration(max)});
+        object.insert("adaptive".to_owned(), bounds);
+    }
     let next: Vec<_> = recurring
         .upcoming()
         .take(NEXT_RUNS)

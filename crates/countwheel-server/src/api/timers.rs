@@ -207,6 +207,7 @@ fn read_set(
     let says_missed = object.has("missed");
     let spread = object.take("spread");
     let (serial_key, priority) = (object.take("serial_key"), object.take("priority"));
+    let adaptive = object.take("adaptive");
     let mut fields = SetFields::take(&mut object)?;
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
     if !fields.has_target() && of_queue.is_none() {
@@ -221,6 +222,10 @@ fn read_set(
     });
     let serial_key = serial_key.transpose()?;
     let priority = priority.as_ref().map(read_priority).transpose()?;
+    let recurrence = fields.options.recurrence.as_deref();
+    let adaptive = adaptive.as_ref();
+    let adaptive = adaptive.map(|field| recurrence::read_adaptive(field, recurrence));
+    let adaptive = adaptive.transpose()?;
     let target = fields.target(targets, of_queue.is_some())?;
     let target = target.unwrap_or_default();
     fields.check_method(&target.method)?;
@@ -262,6 +267,7 @@ fn read_set(
                 spread,
                 serial_key,
                 priority,
+                adaptive,
                 ..Extras::default()
             },
         },
@@ -1165,6 +1171,9 @@ struct AnswerBody {
     body_bytes: u64,
     truncated: bool,
     times_us: TimesBody,
+    /// Headers of the answer that did not count.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ignored: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -1267,7 +1276,10 @@ impl TimerBody {
             body_bytes,
             retry: retry::show(&record.policy),
             missed: recurrence::show_missed(record.missed),
-            recurring: record.recurring.as_deref().map(recurrence::show_position),
+            recurring: record
+                .recurring
+                .as_deref()
+                .map(|recurring| recurrence::show_position(recurring, extras.adaptive)),
             spread: extras.spread.map(|it| format_duration(it.within)),
             spread_drawn: extras.spread.map(|it| format_duration(it.drawn)),
             serial_key: extras.serial_key.clone(),
@@ -1356,6 +1368,7 @@ impl AnswerBody {
                 tls: times.tls.map(micros),
                 first_byte: micros(times.first_byte),
             },
+            ignored: answered.ignored.names().collect(),
         }
     }
 }

@@ -159,6 +159,18 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             }
             (path(TIMER), body)
         }
+        "`min`, `max` of `adaptive`" => {
+            let bounds = |min: u64, max: u64| {
+                set(&format!(
+                    r#","every":"1h","adaptive":{{"min":{min},"max":{max}}}"#
+                ))
+            };
+            let answer = client.json("PUT", TIMER, &bounds(amount, amount));
+            if answer.status >= 300 {
+                return answer;
+            }
+            (path(TIMER), bounds(100, amount))
+        }
         "`spread`" => (path(TIMER), set(&format!(r#","spread":{amount}"#))),
         "`repeats`" => (
             path(TIMER),

@@ -492,3 +492,171 @@ fn a_spread_that_breaks_a_rule_is_refused_with_its_field() {
     }
     assert_eq!(client.get(TIMER).status, 404);
 }
+
+const POLL: &str = "/v1/queues/orders/timers/poll";
+
+/// Asks for the timer until it has run so often.
+fn after_runs(client: &mut Client, runs: u64) -> Value {
+    for _ in 0..2_000 {
+        let timer = client.get(POLL).expect(200);
+        if timer["attempt"].as_u64() >= Some(runs) && timer["state"] != "delivering" {
+            return timer;
+        }
+        crate::support::pause();
+    }
+    panic!("it never runs so often");
+}
+
+#[test]
+fn a_receiver_says_when_the_next_run_is() {
+    let (directory, server, mut client) = start();
+    for schedule in ["every", "every_after"] {
+        let target = Target::start(|run| {
+            let next = [
+                "timer-next: 250ms\r\n",
+                "timer-next: 0\r\n",
+                "timer-next: 7d\r\n",
+            ];
+            reply("200 x", next.get(run).unwrap_or(&""))
+        });
+        let adaptive = json!({"min": "100ms", "max": "5m"});
+        let body =
+            json!({"in": 0, schedule: "1h", "adaptive": adaptive, "target": {"url": target.url}});
+        made(&mut client, POLL, &body);
+        // Clamped to both bounds.
+        let timer = after_runs(&mut client, 3);
+        assert_eq!(timer["recurring"]["adaptive"], adaptive);
+        let attempts = timer["attempts"].as_array().unwrap();
+        let wait = |at: usize, due: &Value| of_day(due) - of_day(&attempts[at]["ended"]);
+        let about = |wait: u64, expected: u64| (expected..expected + 50_000).contains(&wait);
+        let waits = [
+            wait(0, &attempts[1]["due"]),
+            wait(1, &attempts[2]["due"]),
+            wait(2, &timer["due"]),
+        ];
+        // Between the end on two time lines lie some microseconds.
+        let expected = [250_000, 100_000, 300_000_000];
+        for (wait, expected) in waits.into_iter().zip(expected) {
+            assert!(about(wait + 1_000, expected), "{waits:?}: {timer}");
+        }
+        assert_eq!(timer["recurring"]["overlapped_runs"], 0);
+        for attempt in attempts {
+            assert_eq!(attempt["answer"]["ignored"], Value::Null, "{attempt}");
+        }
+    }
+    // What was chosen is there after a restart.
+    let due = client.get(POLL).expect(200)["due"].clone();
+    assert!(server.stop().success());
+    let server = Server::start(&directory.0.join("data"));
+    let timer = server.client().get(POLL).expect(200);
+    assert_eq!(timer["due"], due);
+    assert_eq!(timer["recurring"]["adaptive"]["max"], "5m");
+}
+
+#[test]
+fn a_receiver_ends_the_series() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::start(|run| {
+        let stop = "timer-stop: 1\r\n";
+        match run {
+            0 => reply("500 x", stop),
+            1 => reply("200 x", "timer-stop: 0\r\ntimer-next: soon\r\n"),
+            _ => reply("200 x", stop),
+        }
+    });
+    let body = json!({"in": 0, "every": "100ms", "adaptive": {"min": 100, "max": 100},
+                      "retry": {"fixed": 1}, "target": {"url": target.url}});
+    made(&mut client, POLL, &body);
+    let timer = wait_for_state(&mut client, POLL, "done");
+    let ignored = timer["attempts"].as_array().unwrap().iter();
+    let ignored = ignored.map(|attempt| attempt["answer"]["ignored"].clone());
+    let ignored: Vec<Value> = ignored.collect();
+    let (stop, both) = (json!(["timer-stop"]), json!(["timer-next", "timer-stop"]));
+    assert_eq!(ignored, [stop, both, Value::Null]);
+    assert_eq!(timer["recurring"]["run"], 2);
+}
+
+#[test]
+fn without_adaptive_the_wishes_of_a_receiver_are_ignored_and_told() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::start(|_| reply("200 x", "timer-next: 1h\r\ntimer-stop: 1\r\n"));
+    let both = json!(["timer-next", "timer-stop"]);
+    let body = json!({"in": 0, "every": "100ms", "repeats": 2, "target": {"url": target.url}});
+    made(&mut client, POLL, &body);
+    let timer = wait_for_state(&mut client, POLL, "done");
+    assert_eq!(timer["recurring"]["run"], 2);
+    for attempt in timer["attempts"].as_array().unwrap() {
+        assert_eq!(attempt["answer"]["ignored"], both);
+    }
+    let once = ended(&mut client, &json!({"target": {"url": target.url}}));
+    assert_eq!(once["attempts"][0]["answer"]["ignored"], both);
+}
+
+#[test]
+fn an_adaptive_that_breaks_a_rule_is_refused_with_its_field() {
+    let (_directory, _server, mut client) = start();
+    let unschedulable = (422, "unschedulable");
+    let malformed = (400, "malformed");
+    let all = json!({"min": "5s", "max": "5m"});
+    for (schedule, adaptive, (status, code), pointer) in [
+        (json!({"in": 0}), all.clone(), malformed, "/adaptive"),
+        (json!({"cron": "@daily"}), all, malformed, "/adaptive"),
+        (json!({"every": "1s"}), json!("5s"), malformed, "/adaptive"),
+        (
+            json!({"every": "1s"}),
+            json!({"min": "5s"}),
+            malformed,
+            "/adaptive/max",
+        ),
+        (
+            json!({"every": "1s"}),
+            json!({"max": "5s"}),
+            malformed,
+            "/adaptive/min",
+        ),
+        (
+            json!({"every": "1s"}),
+            json!({"min": 100, "max": 100, "step": 1}),
+            malformed,
+            "/adaptive/step",
+        ),
+        (
+            json!({"every": "1s"}),
+            json!({"min": true, "max": 100}),
+            malformed,
+            "/adaptive/min",
+        ),
+        (
+            json!({"every": "1s"}),
+            json!({"min": "x", "max": 100}),
+            unschedulable,
+            "/adaptive/min",
+        ),
+        (
+            json!({"every": "1s"}),
+            json!({"min": 99, "max": 100}),
+            unschedulable,
+            "/adaptive/min",
+        ),
+        (
+            json!({"every_after": "1s"}),
+            json!({"min": "1s", "max": "36526d"}),
+            unschedulable,
+            "/adaptive/max",
+        ),
+        (
+            json!({"every": "1s"}),
+            json!({"min": 101, "max": 100}),
+            unschedulable,
+            "/adaptive/max",
+        ),
+    ] {
+        let mut body = schedule;
+        body["adaptive"] = adaptive;
+        body["target"] = json!({"url": "http://x.example/"});
+        let answer = client.json("PUT", POLL, &body.to_string());
+        let expected = (status, code.to_owned(), pointer.to_owned());
+        assert_eq!(refused(&answer), expected, "{body}");
+    }
+    assert_eq!(client.get(POLL).status, 404);
+}

@@ -320,8 +320,14 @@ impl Series {
         self.dead += 1;
     }
 
-    /// The run has ended. When the next is due, if there is one.
-    pub(super) fn end(&mut self, id: TimerId, now: Timestamp) -> Option<Timestamp> {
+    /// The run has ended. When the next is due, if there is one; its receiver may have asked for one so much
+    /// later.
+    pub(super) fn end(
+        &mut self,
+        id: TimerId,
+        now: Timestamp,
+        asked: Option<Duration>,
+    ) -> Option<Timestamp> {
         if self
             .recurrence
             .repeats
@@ -330,6 +336,17 @@ impl Series {
             return None;
         }
         let since = self.busy_since.take().unwrap_or(now);
+        let is_calendar = matches!(self.recurrence.schedule, Schedule::Cron { .. });
+        if let Some(delay) = asked.filter(|_| !is_calendar) {
+            let next = now + delay.max(Recurrence::EVERY_MIN);
+            if self.recurrence.until.is_some_and(|until| next > until) {
+                return None;
+            }
+            self.run += 1;
+            self.nominal = next;
+            self.moved = Some((next, next));
+            return Some(next);
+        }
         let next = match self.recurrence.schedule {
             Schedule::FixedDelay { .. } => self.points(now).next(),
             _ => self.next_of_grid(id, since, now),

@@ -20,7 +20,8 @@ const VERSION: u64 = 1;
 pub(super) const LINE_MAX_BYTES: usize = 8 << 20;
 
 /// The fields of a set: what a line may have beside name and state.
-const SET_FIELDS: [&str; 19] = [
+const SET_FIELDS: [&str; 20] = [
+    "adaptive",
     "at",
     "body",
     "body_base64",
@@ -213,6 +214,7 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
             "until",
             "jitter",
             "overlap",
+            "adaptive",
         ] {
             schedule.extend(recurring.remove_entry(name));
         }
