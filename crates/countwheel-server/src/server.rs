@@ -41,6 +41,7 @@ use crate::guard::Targets;
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
+use crate::purge;
 use crate::resources::Catalogue;
 use crate::resources::sealed::{BadKeys, Vault};
 use crate::roots::{self, BadAuthorities};
@@ -764,6 +765,7 @@ impl Service {
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
+        upkeep.spawn(purge::run(timers.clone(), Arc::clone(&clock)));
         let serving = tokio::spawn(accept::accept(
             listener,
             router(Arc::clone(&app)),

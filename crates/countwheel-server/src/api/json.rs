@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 65] = [
+const KNOWN_NAMES: [&str; 69] = [
     "accept_loss",
     "at",
     "body",
@@ -265,6 +265,8 @@ const KNOWN_NAMES: [&str; 65] = [
     "cron",
     "disabled",
     "dry_run",
+    "due_after",
+    "due_before",
     "end",
     "endpoint",
     "every",
@@ -294,6 +296,7 @@ const KNOWN_NAMES: [&str; 65] = [
     "path",
     "payload_limit",
     "per_second",
+    "prefix",
     "preset",
     "queue",
     "rate",
@@ -306,6 +309,7 @@ const KNOWN_NAMES: [&str; 65] = [
     "skip_if_older_than",
     "start",
     "state",
+    "states",
     "store",
     "store_ca",
     "t",
