@@ -18,8 +18,8 @@ use crate::scheduler::{Event, Scheduler, Step, Ticket};
 use crate::store::{self, Change, ClockNote, Fence, Lease, Shard, Store, StoreError};
 use crate::trouble::Noticed;
 use crate::{
-    Attempt, BatchError, Budget, Config, Configured, Request, Response, Settings, SettingsVersion,
-    Stats, TimerError, Trouble, TroubleReason,
+    Attempt, BatchError, Budget, Config, Configured, Request, Response, Revision, Settings,
+    SettingsVersion, Stats, TimerError, Trouble, TroubleReason,
 };
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
@@ -82,6 +82,7 @@ pub struct Engine {
     is_within: bool,
     failed: bool,
     settings: SeenSettings,
+    given: SeenRevision,
     /// When they are looked at again, by the boot clock, if nobody asks before.
     settings_due: Timestamp,
     /// They could not be read when they were looked at last.
@@ -90,6 +91,9 @@ pub struct Engine {
 
 /// The settings as an engine saw them last.
 pub(crate) type SeenSettings = Arc<Mutex<Arc<Settings>>>;
+
+/// The last revision that was given before an answer left.
+pub(crate) type SeenRevision = Arc<Mutex<Revision>>;
 
 /// So often a turn looks whether somebody else has changed a setting.
 const SETTINGS_PAUSE: Duration = Duration::from_millis(500);
@@ -200,6 +204,7 @@ impl Engine {
         let settings = Arc::new(Mutex::new(Arc::clone(scheduler.settings())));
         let settings_due = notes.origin().now(&*clock).boot + SETTINGS_PAUSE;
         let noticed = Arc::clone(scheduler.noticed());
+        let given = Arc::new(Mutex::new(scheduler.last_revision()));
         let engine = Self {
             store,
             clock,
@@ -212,6 +217,7 @@ impl Engine {
             is_within: false,
             failed: false,
             settings,
+            given,
             settings_due,
             settings_unread: false,
         };
@@ -398,6 +404,11 @@ impl Engine {
         Arc::clone(&self.settings)
     }
 
+    /// The last revision for whoever reads it beside the engine.
+    pub(crate) fn seen_revision(&self) -> SeenRevision {
+        Arc::clone(&self.given)
+    }
+
     /// Sees what the turn has changed of the settings, which is durable, and makes the versions right
     /// that its answers say, if somebody else has changed some as well.
     fn settings_changed(&mut self, now: Now, step: &mut Step) {
@@ -493,6 +504,7 @@ impl Engine {
         self.settings_changed(now, &mut step);
         let changes = mem::take(&mut step.changes);
         self.scheduler.settle(step.corrections.as_deref(), changes);
+        *self.given.lock() = self.scheduler.last_revision();
         for (ticket, answer) in step.answers {
             sink(Effect::Answer(ticket, answer));
         }

@@ -120,6 +120,7 @@ mod payload;
 mod planted;
 mod policy;
 mod pool;
+mod purge;
 mod record;
 mod recurrence;
 mod request;
@@ -160,6 +161,7 @@ pub use payload::{Payload, PayloadError};
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
 pub use policy::{PolicyError, RETRY_PRESETS, check_policy};
+pub use purge::{Purge, PurgeError, PurgeFilter, PurgeStep};
 pub use record::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Record, Revision, State,
     StateKind, TimerId, UnknownState, Wake,
@@ -169,8 +171,8 @@ pub use recurrence::{
     UnknownZone, Zone,
 };
 pub use request::{
-    BatchError, Configured, Due, Moved, Precondition, Request, Response, Set, SetOptions, Shift,
-    TimerError, Was,
+    BatchError, Configured, Due, Forgotten, Moved, Precondition, Request, Response, Set,
+    SetOptions, Shift, TimerError, Was,
 };
 pub use scheduler::{Event, Ticket};
 pub use setting::{

@@ -155,6 +155,12 @@ bugs! {
     StepEndsAtDamage,
     /// The gap in an index is not read again after the index was made anew.
     GapNotReadAgain,
+    /// After a restart, a purge begins in each shard from the start, and counts what it had removed no more.
+    PurgeForgetsPosition,
+    /// A purge removes what was set since it was asked for.
+    PurgeTakesLaterSets,
+    /// A purge goes over each shard once.
+    PurgePassesOnce,
     /// A step that fails takes the outcomes of its turn along.
     OutcomesEndWithReads,
 }
@@ -164,6 +170,12 @@ impl PlantedBug {
     /// Those between schedulers that wait for a place. The tests of the budget have to find them: in a simulation
     /// nobody sleeps.
     pub const OF_WAITING: &[Self] = &[Self::BudgetPromiseEnds, Self::BudgetNobodyElse];
+    /// Those of purges. The tests of purges have to find them: no simulation purges a queue.
+    pub const OF_PURGES: &[Self] = &[
+        Self::PurgeForgetsPosition,
+        Self::PurgeTakesLaterSets,
+        Self::PurgePassesOnce,
+    ];
 }
 
 #[cfg(feature = "planted-bugs")]

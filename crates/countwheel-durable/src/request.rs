@@ -174,6 +174,13 @@ pub enum Request {
         /// Refuse unless it is pending.
         only_pending: bool,
     },
+    /// Remove a timer in whatever state, done ones as well, if it is as it was read and no attempt runs.
+    Forget {
+        /// Its name.
+        name: TimerName,
+        /// The revision that it had.
+        revision: Revision,
+    },
     /// Make a pending timer due now.
     Fire {
         /// Its name.
@@ -231,6 +238,7 @@ impl Request {
             Self::Set { name, .. }
             | Self::Move { name, .. }
             | Self::Remove { name, .. }
+            | Self::Forget { name, .. }
             | Self::Fire { name }
             | Self::Revive { name, .. } => Some(name),
             Self::Configure { .. } => None,
@@ -247,6 +255,8 @@ pub enum Response {
     Moved(Moved),
     /// The timer was removed.
     Removed(Was),
+    /// The timer was removed as it was read.
+    Forgotten(Forgotten),
     /// The setting was changed.
     Configured(Configured),
 }
@@ -273,6 +283,30 @@ pub struct Moved {
     pub old_due: Timestamp,
     /// When the timer is due now.
     pub due: Timestamp,
+}
+
+/// The answer to a [forget](Request::Forget).
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use countwheel_durable::store::MemoryStore;
+/// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+/// use countwheel_durable::{Forgotten, Request, Response, StateKind, TimerName};
+///
+/// # let clock = Arc::new(SystemClock::new());
+/// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+/// let name = TimerName::new("orders", "order-42")?;
+/// let revision = timers.set(name.clone(), Duration::from_secs(60), ())?.revision;
+/// let forgotten = timers.call(Request::Forget { name, revision })?;
+/// let state = StateKind::Pending;
+/// assert_eq!(forgotten, Response::Forgotten(Forgotten { state }));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Forgotten {
+    /// The state in which it was.
+    pub state: StateKind,
 }
 
 /// The answer to a change of a setting.
@@ -304,6 +338,7 @@ answers! {
     Set(Set),
     Moved(Moved),
     Removed(Was),
+    Forgotten(Forgotten),
     Configured(Configured),
 }
 

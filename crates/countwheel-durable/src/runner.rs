@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::backlog::ByQueue;
 use crate::elsewhere::{Asked, Held, Waiter, What};
-use crate::engine::SeenSettings;
+use crate::engine::{SeenRevision, SeenSettings};
 use crate::gather::Gather;
 use crate::handler::Origin;
 use crate::in_flight::InFlight;
@@ -39,6 +39,7 @@ pub(crate) struct Owned {
     pub(crate) noticed: Arc<Noticed>,
     pub(crate) overdue: Arc<Mutex<ByQueue>>,
     settings: SeenSettings,
+    given: SeenRevision,
     pub(crate) mailbox: Arc<Mailbox>,
     budget: Budget,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -119,7 +120,7 @@ impl Owned {
         common: Common,
     ) -> Result<Arc<Self>, StoreError> {
         let (fence, noticed, overdue) = (engine.fence(), engine.noticed(), engine.overdue());
-        let settings = engine.seen_settings();
+        let (settings, given) = (engine.seen_settings(), engine.seen_revision());
         let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
                 asked: VecDeque::new(),
@@ -176,6 +177,7 @@ impl Owned {
             noticed,
             overdue,
             settings,
+            given,
             mailbox,
             budget,
             thread: Mutex::new(Some(thread)),
@@ -212,6 +214,11 @@ impl Owned {
     /// The settings as its engine knows them.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.settings.lock())
+    }
+
+    /// The last revision that was given before an answer left.
+    pub(crate) fn last_revision(&self) -> Revision {
+        *self.given.lock()
     }
 
     pub(crate) fn health(&self) -> Health {

@@ -326,6 +326,11 @@ impl Scheduler {
         self.ownership
     }
 
+    /// The last revision that was given.
+    pub(crate) fn last_revision(&self) -> Revision {
+        Revision(self.next_revision.0 - 1)
+    }
+
     /// What it cannot read, and what its store cannot.
     pub(crate) fn noticed(&self) -> &Arc<Noticed> {
         &self.noticed
@@ -621,7 +626,7 @@ impl Scheduler {
         {
             match event {
                 Event::Request(ticket, request) => {
-                    let is_urgent = matches!(request, Request::Remove { .. });
+                    let is_urgent = takes_away(&request);
                     let answer = if has_room || is_urgent {
                         self.answer(request, &mut draft)
                     } else {
@@ -632,8 +637,7 @@ impl Scheduler {
                     step.answers.push((ticket, answer));
                 }
                 Event::Batch(ticket, requests) => {
-                    let urgent = |request| matches!(request, &Request::Remove { .. });
-                    let answer = if has_room || requests.iter().all(urgent) {
+                    let answer = if has_room || requests.iter().all(takes_away) {
                         self.answer_batch(requests, &mut draft)
                     } else {
                         Err(BatchError::of_all(TimerError::StorageFull))
@@ -1245,6 +1249,11 @@ impl Scheduler {
         self.next_revision = Revision(revision.0 + 1);
         revision
     }
+}
+
+/// Whether a request makes room, and is taken on a full disk.
+fn takes_away(request: &Request) -> bool {
+    matches!(request, Request::Remove { .. } | Request::Forget { .. })
 }
 
 /// What attending to an entry came to.

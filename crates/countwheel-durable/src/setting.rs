@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Key, NameError};
 
 /// What a setting is called: 1 to 256 bytes of UTF-8 without control characters, otherwise opaque.
@@ -184,7 +186,9 @@ impl fmt::Debug for Setting {
 /// How often a setting was changed, of all the settings that a store ever had. Only grows, also when
 /// the last one is removed; each change makes it one greater, and a store that was repaired or
 /// restored leaves some out.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct SettingsVersion(pub u64);
 
 /// What a setting is.

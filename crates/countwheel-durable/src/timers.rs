@@ -27,7 +27,7 @@ use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName
 use crate::{
     Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, Elsewhere, Engine, Handler,
     Moved, Overview, Precondition, QueueName, QueueOverview, Record, Request, Response,
-    RetryPolicy, Set, Settings, SettingsVersion, Shards, Shift, State, StateKind, Stats,
+    RetryPolicy, Revision, Set, Settings, SettingsVersion, Shards, Shift, State, StateKind, Stats,
     TimerError, TimerName, Trouble, Was, Zone,
 };
 
@@ -912,6 +912,42 @@ impl Timers {
         let wall = hub.common.clock.timestamp();
         page.records.retain(|record| !record.is_over(wall));
         Ok(page)
+    }
+
+    /// A page of the timers of one shard, whoever owns it: the filter says behind which position. Reads the store;
+    /// blocks.
+    pub(crate) fn page_of(&self, shard: Shard, filter: &Filter) -> Result<Page, StoreError> {
+        let mut page = self.hub.store.list(shard, filter)?;
+        let wall = self.hub.common.clock.timestamp();
+        page.records.retain(|record| !record.is_over(wall));
+        Ok(page)
+    }
+
+    /// The last revision of each shard that is owned here: each set that was answered before has that one or an
+    /// earlier one.
+    pub(crate) fn last_revisions(&self) -> BTreeMap<Shard, Revision> {
+        let owned = self.hub.owned.read();
+        let works = owned
+            .iter()
+            .filter(|(_, owned)| owned.health() == Health::Running);
+        works
+            .map(|(shard, owned)| (*shard, owned.last_revision()))
+            .collect()
+    }
+
+    /// The present time of the wall clock.
+    pub(crate) fn wall(&self) -> Timestamp {
+        self.hub.common.clock.timestamp()
+    }
+
+    /// How many requests a batch may have.
+    pub(crate) fn max_batch(&self) -> usize {
+        self.hub.common.max_batch
+    }
+
+    /// Whether this thread must not wait for an answer.
+    pub(crate) fn is_own_thread(&self) -> bool {
+        is_own_thread(self.hub.common.id)
     }
 
     /// The limits of [flows](Config::flows) are others than before: timers that wait for one are looked at again.

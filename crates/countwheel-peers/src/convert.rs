@@ -74,6 +74,11 @@ impl<'a> WireRequest<'a> {
                     only_pending: *only_pending,
                 }
             }
+            // An owner asks itself alone: what it removes is what it has read.
+            Request::Forget { .. } => {
+                let reason = "a timer is forgotten by its owner alone".to_owned();
+                return Err(TimerError::Unavailable { reason });
+            }
             Request::Fire { name } => {
                 let (queue, key) = parts(name);
                 Self::Fire { queue, key }
@@ -392,6 +397,8 @@ impl<'a> WireResponse<'a> {
                 Was::Dead => Self::RemovedDead,
                 Was::Unreadable => Self::RemovedUnreadable,
             },
+            // No request that comes from a peer has this answer.
+            Response::Forgotten(_) => Self::RemovedUnreadable,
             Response::Configured(Configured { name, version }) => Self::Configured {
                 name: name.as_str().into(),
                 version: version.0,

@@ -363,6 +363,47 @@ impl Client {
             .await
     }
 
+    /// Has timers of a queue removed: those in the states (all but those that are delivered, if none are named) that the
+    /// rest of the filter wants.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn purge(
+        &self,
+        queue: &str,
+        states: &[StateKind],
+        filter: &Filter,
+    ) -> Result<Answer<QueuePurged>, ClientError> {
+        let mut body = json!({});
+        if !states.is_empty() {
+            body["states"] = json!(states);
+        }
+        if let Some(prefix) = &filter.prefix {
+            body["prefix"] = prefix.as_str().into();
+        }
+        for (name, time) in [
+            ("due_after", filter.due_after),
+            ("due_before", filter.due_before),
+        ] {
+            if let Some(time) = time {
+                body[name] = format_time(time).into();
+            }
+        }
+        let path = queue_path(Some(queue), ":purge");
+        self.send(Method::POST, &path, Some(body), Precondition::None)
+            .await
+    }
+
+    /// Ends the purge of a queue. What was removed stays removed.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn cancel_purge(&self, queue: &str) -> Result<Answer<QueuePurged>, ClientError> {
+        let path = queue_path(Some(queue), ":cancel-purge");
+        self.send(Method::POST, &path, None, Precondition::None)
+            .await
+    }
+
     /// Asks how many timers each queue has.
     ///
     /// # Errors
@@ -1098,6 +1139,32 @@ pub struct QueueCount {
     /// How the queue is drained or paused.
     #[serde(default)]
     pub drain: Option<Drain>,
+    /// The purge that runs, or that has ended within the last hour.
+    #[serde(default)]
+    pub purge: Option<Purge>,
+}
+
+/// How far a purge is.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct Purge {
+    /// Its number.
+    pub id: u64,
+    /// How many timers it has removed.
+    pub removed: u64,
+    /// In how many shards there may be more to remove.
+    pub shards_left: u16,
+    /// When it was through.
+    #[serde(default, deserialize_with = "maybe_time")]
+    pub ended: Option<Timestamp>,
+}
+
+/// The answer to a purge, and to the end of one.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct QueuePurged {
+    /// The queue.
+    pub queue: String,
+    /// How far its purge is.
+    pub purge: Purge,
 }
 
 /// How a queue is drained or paused.

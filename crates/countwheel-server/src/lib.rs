@@ -30,6 +30,7 @@ pub mod moving;
 mod nodes;
 mod places;
 mod pool;
+mod purge;
 mod resolver;
 mod resources;
 mod roots;

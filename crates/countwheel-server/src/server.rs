@@ -41,6 +41,7 @@ use crate::guard::Targets;
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
+use crate::purge;
 use crate::resources::Catalogue;
 use crate::resources::flows::DeliveryLimits;
 use crate::resources::sealed::{BadKeys, Vault};
@@ -773,6 +774,7 @@ impl Service {
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
+        upkeep.spawn(purge::run(timers.clone(), Arc::clone(&clock)));
         let serving = tokio::spawn(accept::accept(
             listener,
             router(Arc::clone(&app)),

@@ -614,6 +614,7 @@ impl Model {
                 Ok(timer.rearm((due, due)))
             }
             Request::Configure { .. } => unreachable!("no world asks for a setting"),
+            Request::Forget { .. } => unreachable!("no world purges a queue"),
         }
     }
 
@@ -627,7 +628,7 @@ impl Model {
             Response::Set(Set { revision, .. }) | Response::Moved(Moved { revision, .. }) => {
                 Some(*revision)
             }
-            Response::Removed(_) | Response::Configured(_) => None,
+            Response::Removed(_) | Response::Forgotten(_) | Response::Configured(_) => None,
         };
         if let Some(revision) = fresh {
             let last = self.last_revision;

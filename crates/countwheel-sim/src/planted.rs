@@ -39,6 +39,7 @@ impl PlantedBug {
     pub fn all() -> impl Iterator<Item = Self> {
         let of_engine = InEngine::ALL.iter().copied();
         let of_engine = of_engine.filter(|bug| !InEngine::OF_WAITING.contains(bug));
+        let of_engine = of_engine.filter(|bug| !InEngine::OF_PURGES.contains(bug));
         let of_engine = of_engine.map(Self::Engine);
         let of_disk = InDisk::ALL.iter().copied().map(Self::Disk);
         let is_new = |bug: &Self| Self::named_in(InEngine::ALL, &bug.name()).is_none();

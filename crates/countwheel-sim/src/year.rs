@@ -132,7 +132,10 @@ impl Seen {
                 self.wrong
                     .get_or_insert(format!("line {line}: removed while {was:?}"));
             }
-            Response::Set(_) | Response::Moved(_) | Response::Configured(_) => {}
+            Response::Set(_)
+            | Response::Moved(_)
+            | Response::Forgotten(_)
+            | Response::Configured(_) => {}
         }
     }
 

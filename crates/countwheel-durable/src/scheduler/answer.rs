@@ -6,9 +6,9 @@ use crate::drain;
 use crate::planted::planted;
 use crate::policy::check_policy;
 use crate::{
-    Configured, Due, DueClock, Moved, Precondition, Record, Recurring, Request, Response,
-    RetryPolicy, Set, SetOptions, Setting, SettingName, SettingPrecondition, Shift, State,
-    TimerError, TimerId, TimerName, Was,
+    Configured, Due, DueClock, Forgotten, Moved, Precondition, Record, Recurring, Request,
+    Response, RetryPolicy, Revision, Set, SetOptions, Setting, SettingName, SettingPrecondition,
+    Shift, State, StateKind, TimerError, TimerId, TimerName, Was,
 };
 use countwheel_time::Timestamp;
 
@@ -61,6 +61,9 @@ impl Scheduler {
             } => self
                 .remove(&name, precondition, only_pending, draft)
                 .map(Response::Removed),
+            Request::Forget { name, revision } => self
+                .forget_as_read(&name, revision, draft)
+                .map(Response::Forgotten),
             Request::Fire { name } => self.fire(&name, draft).map(Response::Moved),
             Request::Revive { name, due } => self.revive(&name, due, draft).map(Response::Moved),
             Request::Configure {
@@ -228,6 +231,24 @@ impl Scheduler {
         }
         self.stats.removed += 1;
         Ok(was)
+    }
+
+    fn forget_as_read(
+        &mut self,
+        name: &TimerName,
+        revision: Revision,
+        draft: &mut Draft<'_>,
+    ) -> Result<Forgotten, TimerError> {
+        let record = draft.existing(name)?;
+        check(Precondition::Revision(revision), Some(record))?;
+        let state = record.state.kind();
+        if state == StateKind::Delivering {
+            return Err(refusal(record));
+        }
+        self.forget(record);
+        draft.remove(name);
+        self.stats.removed += 1;
+        Ok(Forgotten { state })
     }
 
     fn fire(&mut self, name: &TimerName, draft: &mut Draft<'_>) -> Result<Moved, TimerError> {

@@ -20,6 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use countwheel_time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use crate::planted::planted;
 
@@ -829,7 +830,7 @@ impl Filter {
 }
 
 /// A position in a queue's list: by due time, then by revision.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Position {
     /// The record's due time.
     pub due: Timestamp,

@@ -17,6 +17,7 @@ mod handlers;
 mod memory;
 mod nodes;
 mod overdue;
+mod purge;
 mod recurring;
 mod runner;
 mod settings;

@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 80] = [
+const KNOWN_NAMES: [&str; 84] = [
     "accept_loss",
     "adaptive",
     "at",
@@ -268,6 +268,8 @@ const KNOWN_NAMES: [&str; 80] = [
     "cron",
     "disabled",
     "dry_run",
+    "due_after",
+    "due_before",
     "end",
     "endpoint",
     "every",
@@ -302,6 +304,7 @@ const KNOWN_NAMES: [&str; 80] = [
     "pause_max",
     "payload_limit",
     "per_second",
+    "prefix",
     "preset",
     "priority",
     "queue",
@@ -319,6 +322,7 @@ const KNOWN_NAMES: [&str; 80] = [
     "spread",
     "start",
     "state",
+    "states",
     "statuses",
     "store",
     "store_ca",

@@ -8,6 +8,7 @@ mod moving;
 mod operate;
 mod pages;
 pub(crate) mod problem;
+mod purge;
 mod queues;
 pub(crate) mod recurrence;
 pub(crate) mod request;

@@ -7,6 +7,7 @@ use countwheel_durable::{
     NameError, RecurrenceError, Revision, SettingError, SettingsVersion, StateKind, TimerError,
 };
 use serde::Serialize;
+use serde_json::Value;
 
 /// When to ask again once the disk was full: by then the store has looked again.
 const FULL_RETRY_SECONDS: &str = "5";
@@ -20,6 +21,7 @@ pub(crate) struct Problem {
     pointer: Option<String>,
     state: Option<StateKind>,
     revision: Option<Revision>,
+    purge: Option<Value>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -35,6 +37,7 @@ pub(crate) enum Code {
     Timeout,
     Conflict,
     Draining,
+    Purging,
     Gone,
     RevisionMismatch,
     Exists,
@@ -86,6 +89,7 @@ impl Code {
             Self::Timeout => ("timeout", S::REQUEST_TIMEOUT, "Request timed out"),
             Self::Conflict => ("conflict", S::CONFLICT, "Conflict"),
             Self::Draining => ("draining", S::CONFLICT, "Queue is drained"),
+            Self::Purging => ("purging", S::CONFLICT, "Queue is being purged"),
             Self::Gone => ("gone", S::GONE, "Gone"),
             Self::RevisionMismatch => (
                 "revision_mismatch",
@@ -168,12 +172,19 @@ impl Problem {
             pointer: None,
             state: None,
             revision: None,
+            purge: None,
         }
     }
 
     /// The same with the state of the timer, which forbids the request.
     pub(crate) fn in_state(mut self, state: StateKind) -> Self {
         self.state = Some(state);
+        self
+    }
+
+    /// The same with the purge that forbids the request.
+    pub(crate) fn with_purge(mut self, purge: Value) -> Self {
+        self.purge = Some(purge);
         self
     }
 
@@ -216,6 +227,8 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<Revision>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    purge: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<[FieldError<'a>; 1]>,
 }
 
@@ -236,6 +249,7 @@ impl IntoResponse for Problem {
             code,
             state: self.state,
             revision: self.revision,
+            purge: self.purge.as_ref(),
             errors: self.pointer.as_deref().map(|pointer| {
                 [FieldError {
                     pointer,
@@ -383,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 40] = [
+    const ALL: [Code; 41] = [
         Code::Malformed,
         Code::InvalidKey,
         Code::InvalidQueue,
@@ -394,6 +408,7 @@ mod tests {
         Code::Timeout,
         Code::Conflict,
         Code::Draining,
+        Code::Purging,
         Code::Gone,
         Code::RevisionMismatch,
         Code::Exists,

@@ -1,5 +1,6 @@
 //! Queues: all of them at a glance, and the settings of each.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -8,7 +9,7 @@ use axum::http::{HeaderMap, Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_durable::store::QueueCounts;
 use countwheel_durable::{
-    DrainMode, Left, QueueName, SettingName, SettingsVersion, StateKind, Timers,
+    DrainMode, Left, Purge, QueueName, SettingName, SettingsVersion, StateKind, Timers,
 };
 use countwheel_time::Timestamp;
 use serde::Serialize;
@@ -18,6 +19,7 @@ use super::drain::DrainBody;
 use super::endpoints::{counted, invalid, read_concurrency, read_rate, read_statuses};
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
+use super::purge::PurgeBody;
 use super::request::{Honoured, MAX_BODY_BYTES, Query, json_body, precondition, queue_of};
 use super::timers::{read_priority, read_timeout};
 use super::{App, answer, recurrence, retry, stored};
@@ -45,10 +47,12 @@ struct QueueBody {
     dead: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     drain: Option<DrainBody>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    purge: Option<PurgeBody>,
 }
 
 impl QueueBody {
-    fn of(counts: &QueueCounts, drain: Option<DrainMode>) -> Self {
+    fn of(counts: &QueueCounts, drain: Option<DrainMode>, purge: Option<Purge>) -> Self {
         Self {
             queue: counts.queue.to_string(),
             pending: counts.of(StateKind::Pending),
@@ -56,10 +60,16 @@ impl QueueBody {
             done: counts.of(StateKind::Done),
             dead: counts.of(StateKind::Dead),
             drain: drain.map(DrainBody::from),
+            purge: purge.map(PurgeBody::from),
         }
     }
 
-    fn empty(queue: String, drain: Option<DrainMode>) -> Self {
+    /// How many timers there are in all states.
+    fn timers(&self) -> u64 {
+        self.pending + self.delivering + self.done + self.dead
+    }
+
+    fn empty(queue: String, drain: Option<DrainMode>, purge: Option<Purge>) -> Self {
         Self {
             queue,
             pending: 0,
@@ -67,6 +77,7 @@ impl QueueBody {
             done: 0,
             dead: 0,
             drain: drain.map(DrainBody::from),
+            purge: purge.map(PurgeBody::from),
         }
     }
 }
@@ -89,18 +100,28 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         let drains = timers.drains();
         let goes_on = |mode: &DrainMode| !mode.is_over(now);
         let own = |queue: &QueueName| drains.own(queue).filter(goes_on);
+        let purges = timers.purges().into_iter();
+        let mut purges: BTreeMap<_, _> = purges.map(|it| (it.queue.clone(), it)).collect();
         let queues = counted.queues.iter();
         let mut queues: Vec<QueueBody> = queues
-            .map(|counts| QueueBody::of(counts, own(&counts.queue)))
+            .map(|counts| {
+                let purge = purges.remove(&counts.queue);
+                QueueBody::of(counts, own(&counts.queue), purge)
+            })
             .collect();
         // A drained queue may have no timers, and refuses sets all the same; one with settings may have none yet.
         let drained = drains.iter().filter(|(_, mode)| goes_on(mode));
         let drained = drained.map(|(queue, _)| queue);
-        let named = drained.chain(known.queues().map(|(queue, _)| queue));
-        for queue in named {
+        let named = drained
+            .chain(known.queues().map(|(queue, _)| queue))
+            .cloned();
+        // One that was purged may be empty.
+        let purged: Vec<_> = purges.keys().cloned().collect();
+        for queue in named.chain(purged) {
             let text = queue.to_string();
             if let Err(at) = queues.binary_search_by(|known| known.queue.cmp(&text)) {
-                queues.insert(at, QueueBody::empty(text, own(queue)));
+                let purge = purges.remove(&queue);
+                queues.insert(at, QueueBody::empty(text, own(&queue), purge));
             }
         }
         let body = Answer {
@@ -190,7 +211,19 @@ fn counts(timers: &Timers, queue: &QueueName, now: Timestamp) -> Result<QueueBod
     let counts = overview.map_err(|error| Problem::from(&error))?.counts;
     let drain = timers.drains().own(queue);
     let drain = drain.filter(|mode| !mode.is_over(now));
-    Ok(QueueBody::of(&counts, drain))
+    let mut purges = timers.purges().into_iter();
+    let purge = purges.find(|purge| purge.queue == *queue);
+    Ok(QueueBody::of(&counts, drain, purge))
+}
+
+/// Whether a queue has settings, timers or a drain of its own.
+pub(super) async fn is_there(app: &App, queue: &QueueName) -> Result<bool, Problem> {
+    if app.look().await?.queue(queue).is_some() {
+        return Ok(true);
+    }
+    let (queue, now) = (queue.clone(), app.clock.timestamp());
+    let counts = app.read(move |timers| counts(timers, &queue, now)).await?;
+    Ok(counts.timers() > 0 || counts.drain.is_some())
 }
 
 pub(super) async fn put(
@@ -227,8 +260,7 @@ pub(super) async fn get(
     let Some(entry) = known.queue(&queue) else {
         let body = whole(&app, queue, Queue::default(), None).await?;
         let counts = &body.counts;
-        let timers = counts.pending + counts.delivering + counts.done + counts.dead;
-        if timers == 0 && counts.drain.is_none() {
+        if counts.timers() == 0 && counts.drain.is_none() && counts.purge.is_none() {
             return Err(no_such_queue());
         }
         return Ok(answer(StatusCode::OK, &body));
@@ -291,7 +323,7 @@ fn setting(queue: &QueueName) -> Result<SettingName, Problem> {
     setting_of_queue(queue).ok_or_else(wrong)
 }
 
-fn no_such_queue() -> Problem {
+pub(super) fn no_such_queue() -> Problem {
     Problem::new(
         Code::NotFound,
         "there is no queue of that name with settings or timers",

@@ -43,6 +43,8 @@ pub(crate) enum QueueVerb {
     Pause,
     Drain,
     Resume,
+    Purge,
+    CancelPurge,
 }
 
 /// The queue that the raw path `/v1/queues/{queue}/…` names.
@@ -57,6 +59,8 @@ pub(crate) fn queue_and_verb_of(uri: &Uri) -> Result<(QueueName, QueueVerb), Pro
         Some((encoded, "pause")) => (encoded, QueueVerb::Pause),
         Some((encoded, "drain")) => (encoded, QueueVerb::Drain),
         Some((encoded, "resume")) => (encoded, QueueVerb::Resume),
+        Some((encoded, "purge")) => (encoded, QueueVerb::Purge),
+        Some((encoded, "cancel-purge")) => (encoded, QueueVerb::CancelPurge),
         _ => return Err(drain::no_such_verb()),
     };
     Ok((queue(encoded)?, verb))

@@ -15,7 +15,8 @@ mod get;
 mod list;
 mod move_all;
 mod move_timer;
-pub mod queue;
+pub mod purge;
+mod queue;
 mod queues;
 mod remove;
 mod repeat;
@@ -69,6 +70,8 @@ pub enum Command {
     Drain(drain::Drain),
     /// End the pause or drain of a queue
     Resume(drain::Resume),
+    /// Remove timers of a queue: by state, key and due time, in steps
+    Purge(purge::Purge),
     /// Show how many timers each queue has
     Queues(queues::Queues),
     /// Put, show and remove endpoints: where deliveries go, by name
@@ -164,6 +167,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Pause(pause) => pause.run(terminal).await,
         Command::Drain(drain) => drain.run(terminal).await,
         Command::Resume(resume) => resume.run(terminal).await,
+        Command::Purge(purge) => purge.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,

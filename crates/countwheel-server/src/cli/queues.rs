@@ -34,6 +34,10 @@ impl Queues {
         for (queue, drain) in queues.filter_map(|it| Some((&it.queue, it.drain.as_ref()?))) {
             writeln!(terminal.out, "{queue} is {}", words(drain))?;
         }
+        let queues = answer.value.queues.iter();
+        for (queue, purge) in queues.filter_map(|it| Some((&it.queue, it.purge.as_ref()?))) {
+            writeln!(terminal.out, "{queue} {}", super::purge::words(purge))?;
+        }
         Ok(Exit::Done)
     }
 }

@@ -11,18 +11,19 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 12] = [
+const ELSEWHERE: [&str; 13] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "trailers of a request",
     "extension of a chunk",
     "payloads on a page of a list",
     "timers that one drain hands back",
+    "timers that one step of a purge removes",
     "`per_second` of a `rate`",
     "`ca`, `certificate`",
     "`key` of a `client_certificate`",
     "an endpoint or the settings of a queue, as they are stored",
-    "all endpoints, queues and drains",
+    "all endpoints, queues, drains and purges",
     "timers that name an endpoint and are counted",
 ];
 
@@ -233,6 +234,17 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             path("/v1/queues/q"),
             format!(r#"{{"payload_limit":{amount}}}"#),
         ),
+        "`prefix` of a purge" => {
+            let body = format!(r#"{{"prefix":"{}"}}"#, long(amount));
+            let set = client.json("PUT", TIMER, &set(""));
+            assert!(matches!(set.status, 200 | 201), "{set:?}");
+            let answer = client.json("POST", "/v1/queues/q:purge", &body);
+            if answer.status == 202 {
+                // The next amount finds none that runs.
+                client.json("POST", "/v1/queues/q:cancel-purge", "{}");
+            }
+            return answer;
+        }
         "endpoints on a page of their list" => {
             return client.get(&format!("/v1/endpoints?limit={amount}"));
         }

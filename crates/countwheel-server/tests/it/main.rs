@@ -17,6 +17,7 @@ mod nodes;
 mod nodes_long;
 mod noise;
 mod process;
+mod purge;
 mod receivers;
 mod refusals;
 mod resources;

@@ -116,3 +116,39 @@ fn each_node_knows_the_endpoints_and_queues_that_another_has_put() {
         crate::support::pause();
     }
 }
+
+/// A purge that one node is asked for goes through the shards of all, and leaves what any of them takes afterwards.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn each_node_purges_the_shards_that_it_owns() {
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let [mut first, mut second] = [nodes[0].client(), nodes[1].client()];
+    let set = |client: &mut Client, key: &str| {
+        let body = json!({"in": "1h", "target": {"url": "http://127.0.0.1:1/"}});
+        let path = format!("/v1/queues/orders/timers/{key}");
+        client.json("PUT", &path, &body.to_string()).expect(201);
+    };
+    for number in 0..300 {
+        set(&mut first, &format!("old-{number}"));
+    }
+    let asked = first.send("POST", "/v1/queues/orders:purge", &[], b"");
+    assert_eq!(asked.expect(202)["purge"]["shards_left"], 64);
+    for number in 0..100 {
+        set(&mut second, &format!("new-{number}"));
+    }
+    let patience = Patience::of(PATIENCE);
+    let queue = loop {
+        let queue = second.get("/v1/queues/orders").expect(200);
+        if !queue["purge"]["ended"].is_null() {
+            break queue;
+        }
+        assert!(!patience.left().is_zero(), "{queue}");
+        crate::support::pause();
+    };
+    assert_eq!(queue["purge"]["removed"], 300);
+    let list = first.get("/v1/queues/orders/timers?limit=1000").expect(200);
+    let items = list["items"].as_array().unwrap();
+    let new = |item: &&Value| item["key"].as_str().unwrap().starts_with("new-");
+    assert_eq!((items.len(), items.iter().filter(new).count()), (100, 100));
+}
