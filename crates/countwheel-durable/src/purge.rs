@@ -264,6 +264,16 @@ pub(crate) fn has_changed(error: &TimerError) -> bool {
     )
 }
 
+/// Whether a setting is refused because somebody else has changed it.
+fn is_overtaken(error: &TimerError) -> bool {
+    matches!(
+        error,
+        TimerError::Setting(
+            SettingError::Exists { .. } | SettingError::Changed { .. } | SettingError::NotFound
+        )
+    )
+}
+
 /// The setting of a queue's purge.
 pub(crate) fn setting_of(queue: &QueueName) -> Result<SettingName, TimerError> {
     Ok(SettingName::new(format!("{PURGE}{queue}"))?)
@@ -440,6 +450,22 @@ impl Timers {
     /// A timer that is being delivered is not removed, and one that is delivered, moved or fired while the purge is at
     /// its end may stay.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+    /// use countwheel_durable::{PurgeError, PurgeFilter, QueueName};
+    ///
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// let orders = QueueName::new("orders")?;
+    /// timers.purge(&orders, PurgeFilter::default())?;
+    /// let again = timers.purge(&orders, PurgeFilter::default());
+    /// assert!(matches!(again, Err(PurgeError::Running(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// [`PurgeError::Running`] while another purge of the queue runs; as [`Timers::call`]. If an owner of another shard
     /// does not see the purge within five seconds, it is [`TimerError::ShardUnavailable`], and there is no purge.
@@ -564,6 +590,22 @@ impl Timers {
 
     /// The purges that run, and those that were through within the last hour, by queue, as of the last turn. Reads no
     /// store where a shard is owned.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+    /// use countwheel_durable::{PurgeFilter, QueueName};
+    ///
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// let orders = QueueName::new("orders")?;
+    /// assert!(timers.purges().is_empty());
+    /// timers.purge(&orders, PurgeFilter::default())?;
+    /// assert_eq!(timers.purges()[0].queue, orders);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[must_use]
     pub fn purges(&self) -> Vec<Purge> {
         let stored = Stored::of(&self.settings());
@@ -579,6 +621,25 @@ impl Timers {
     /// says how far the purge is as well. Call it again while it [goes on](PurgeStep::goes_on), with a pause between,
     /// so that other timers are not late. Blocks.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+    /// use countwheel_durable::{PurgeFilter, QueueName};
+    ///
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// let orders = QueueName::new("orders")?;
+    /// for order in 0..5_u64 {
+    ///     timers.set(("orders", order), Duration::from_secs(60), ())?;
+    /// }
+    /// timers.purge(&orders, PurgeFilter::default())?;
+    /// assert_eq!(timers.purge_step(3)?.removed, 3);
+    /// assert_eq!(timers.purge_step(3)?.removed, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`Timers::call`]: nothing was done, and a later step does it.
     pub fn purge_step(&self, limit: usize) -> Result<PurgeStep, TimerError> {
@@ -590,17 +651,21 @@ impl Timers {
             return Ok(PurgeStep::default());
         }
         let stored = Stored::of(&self.settings());
+        let leads = owned.contains_key(&Shard::ONLY);
         for ((queue, shard), noted) in &stored.progress {
             if let (version, Some(progress)) = noted
-                && owned.contains_key(shard)
                 && !stored.is_running(queue, progress.id)
             {
                 let setting = progress_setting_of(queue, *shard)?;
-                self.ask_at(*shard, vec![remove(setting, *version)])?;
+                if owned.contains_key(shard) {
+                    self.ask_at(*shard, vec![remove(setting, *version)])?;
+                } else if leads && shard.0 >= self.shards().count() {
+                    // Of a store with more shards, from which all timers have moved here.
+                    self.ask_at(Shard::ONLY, vec![remove(setting, *version)])?;
+                }
             }
         }
         let mut failure = None;
-        let leads = owned.contains_key(&Shard::ONLY);
         for (queue, (id, asked)) in &stored.asked {
             let Some(asked) = asked else { continue };
             if asked.ended.is_some() {
@@ -609,7 +674,9 @@ impl Timers {
                 }
                 continue;
             }
-            if asked.shards == self.shards().count() {
+            // In a store of another number of shards, the marks mean nothing.
+            let is_from_elsewhere = asked.shards != self.shards().count();
+            if !is_from_elsewhere {
                 for (shard, last) in &owned {
                     match self.purge_shard(&stored, queue, (*id, asked), (*shard, *last), limit) {
                         Ok(None) => {}
@@ -620,14 +687,13 @@ impl Timers {
                         Err(error) => failure = Some(error),
                     }
                 }
-            } else {
-                // All timers have moved into another store, where the marks mean nothing.
-                tracing::warn!(%queue, "a purge has ended, since the number of shards has changed");
             }
             let purge = stored.purge(queue);
-            let purge = purge
-                .filter(|purge| purge.shards_left == 0 || asked.shards != self.shards().count());
-            if let Some(purge) = purge.filter(|_| leads) {
+            let is_over = |purge: &Purge| purge.shards_left == 0 || is_from_elsewhere;
+            if let Some(purge) = purge.filter(is_over).filter(|_| leads) {
+                if is_from_elsewhere {
+                    tracing::warn!(%queue, "a purge has ended, since all timers have moved");
+                }
                 let ended = Asked {
                     ended: Some(Ended {
                         at: self.wall(),
@@ -696,9 +762,7 @@ impl Timers {
                         continue 'smaller;
                     }
                     // Somebody has changed the setting meanwhile: the next step sees to what.
-                    Err(refused) if matches!(refused.error, TimerError::Setting(_)) => {
-                        return Ok(Some(0));
-                    }
+                    Err(refused) if is_overtaken(&refused.error) => return Ok(Some(0)),
                     Err(refused) => return Err(refused.error),
                 }
             }
@@ -709,7 +773,7 @@ impl Timers {
     fn ask_at(&self, shard: Shard, requests: Vec<Request>) -> Result<(), TimerError> {
         match self.batch_at(shard, requests) {
             Ok(_) => Ok(()),
-            Err(refused) if matches!(refused.error, TimerError::Setting(_)) => Ok(()),
+            Err(refused) if is_overtaken(&refused.error) => Ok(()),
             Err(refused) => Err(refused.error),
         }
     }

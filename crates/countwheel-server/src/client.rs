@@ -991,6 +991,9 @@ pub struct QueueShown {
     /// How many bytes the body of a timer may have.
     #[serde(default)]
     pub payload_limit: Option<u64>,
+    /// The purge that runs, or that has ended within the last hour.
+    #[serde(default)]
+    pub purge: Option<Purge>,
 }
 
 /// Where a timer is delivered.

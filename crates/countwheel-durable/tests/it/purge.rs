@@ -122,6 +122,38 @@ fn what_is_set_during_a_purge_stays_whatever_the_clock_says() {
 }
 
 #[test]
+fn a_purge_ends_in_a_store_of_another_number_of_shards_and_leaves_nothing_behind() {
+    let store = MemoryStore::new(7);
+    let shards = Shards::new(4).unwrap();
+    let divided = Timers::open_divided(
+        store.clone(),
+        shards,
+        shards.all(),
+        inline(|_| ()),
+        Arc::new(ManualClock::at(NOON)),
+        Config::default(),
+    )
+    .unwrap();
+    for number in 0..20 {
+        set(&divided, &format!("order-{number}"), HOUR);
+    }
+    divided.purge(&orders(), PurgeFilter::default()).unwrap();
+    let mut removed = 0;
+    for _ in 0..4 {
+        removed += divided.purge_step(100).unwrap().removed as u64;
+    }
+    assert!(divided.settings().iter().count() > 2);
+    divided.stop(Duration::ZERO);
+    // As after a move of all timers, of which the first shard stands for all here.
+    let timers = open(store);
+    purge_all(&timers, 100);
+    let through = timers.purges().pop().unwrap();
+    assert_eq!((through.removed, through.ended), (removed, Some(NOON)));
+    purge_all(&timers, 100);
+    assert_eq!(timers.settings().iter().count(), 1);
+}
+
+#[test]
 fn a_purge_that_is_cancelled_removes_no_more() {
     let timers = open(MemoryStore::new(7));
     for number in 0..10 {

@@ -69,10 +69,13 @@ impl Purge {
         let id = answer.value.purge.id;
         loop {
             tokio::time::sleep(POLL).await;
-            let queues = client.queues().await?;
-            let found = queues.value.queues.iter().find(|it| it.queue == *queue);
-            let purge = found.and_then(|it| it.purge.as_ref());
-            let Some(purge) = purge.filter(|purge| purge.id == id) else {
+            let shown = match client.queue(queue).await {
+                Ok(shown) => shown.value.purge,
+                // A queue without timers is not there once its purge was cancelled.
+                Err(error) if error.problem().is_some_and(|it| it.status == 404) => None,
+                Err(error) => return Err(error.into()),
+            };
+            let Some(purge) = shown.filter(|purge| purge.id == id) else {
                 writeln!(terminal.err, "{}", line("ended", "the purge was cancelled"))?;
                 return Ok(Exit::Refused);
             };
@@ -84,7 +87,7 @@ impl Purge {
             writeln!(
                 terminal.err,
                 "{}",
-                line(word, &format!("{queue}  {}", words(purge)))
+                line(word, &format!("{queue}  {}", words(&purge)))
             )?;
             if purge.ended.is_some() {
                 return Ok(Exit::Done);
