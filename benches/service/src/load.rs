@@ -73,9 +73,13 @@ pub(crate) async fn set_ahead(
     ports: &[u16],
 ) -> anyhow::Result<Dues> {
     let clock = SystemClock::new();
+    // The workers of a peer start when all timers are due.
+    let has_time = !service.delivers() && spread.per_second == 0.0;
     let is_paced = service.has_whole_seconds() && spread.per_second > 0.0;
     let lead = if is_paced {
         Duration::from_secs(spread.after(spread.count).as_secs() + 1) + REST
+    } else if has_time {
+        REST
     } else {
         let never = Spread::at_once(TRIED);
         let began = clock.now();
@@ -91,7 +95,7 @@ pub(crate) async fn set_ahead(
     let dues = set_all(service, 0, spread, first, ports, paced).await?;
     // A delay of whole seconds runs from the set, so no such set is too late.
     ensure!(
-        service.has_whole_seconds() || clock.timestamp() < first,
+        has_time || is_paced || clock.timestamp() < first,
         "the sets took longer than {lead:?}"
     );
     let last = dues.iter().copied().max().unwrap_or(first);
@@ -147,17 +151,26 @@ impl Share {
     ) -> anyhow::Result<Vec<(usize, Timestamp)>> {
         let clock = SystemClock::new();
         let mut set = Vec::new();
+        let batch = setter.batch();
         loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= self.spread.count {
+            let from = next.fetch_add(batch, Ordering::Relaxed);
+            let places = from..self.spread.count.min(from + batch);
+            if places.is_empty() {
                 return Ok(set);
             }
-            let due = self.first + self.spread.after(at);
-            if let Some(ahead) = self.paced {
-                wait_until(clock, due.saturating_sub(ahead)).await;
+            let timers: Vec<Timer> = places.clone().map(|place| self.timer(place)).collect();
+            if let (Some(ahead), Some(timer)) = (self.paced, timers.first()) {
+                wait_until(clock, timer.due.saturating_sub(ahead)).await;
             }
-            let (number, port) = (self.from + at, self.ports[at % self.ports.len()]);
-            set.push((at, setter.set(Timer { number, due, port }).await?));
+            set.extend(places.zip(setter.set_many(&timers).await?));
+        }
+    }
+
+    fn timer(&self, place: usize) -> Timer {
+        Timer {
+            number: self.from + place,
+            due: self.first + self.spread.after(place),
+            port: self.ports[place % self.ports.len()],
         }
     }
 }

@@ -15,7 +15,7 @@ const BLOCK: usize = 4_096;
 /// The file is written again from its beginning after so many blocks.
 const BLOCKS: u64 = 1_024;
 /// How long the disk is measured.
-const SPAN: Duration = Duration::from_secs(1);
+const SPAN: Duration = Duration::from_millis(500);
 
 /// The state of the machine at one time.
 pub(crate) struct State {
@@ -58,7 +58,8 @@ pub(crate) fn check(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn sync_rate(directory: &Path) -> anyhow::Result<f64> {
+/// How many times a second a block is written and synced, one after the other.
+pub(crate) fn sync_rate(directory: &Path) -> anyhow::Result<f64> {
     let file = tempfile::tempfile_in(directory)?;
     let block = [7; BLOCK];
     for number in 0..BLOCKS {

@@ -20,9 +20,11 @@ mod sink;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use clap::{Parser, ValueEnum as _};
 use countwheel_postgres::testing::Server;
 use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
 
 use peers::graphile;
 use rows::Row;
@@ -101,8 +103,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut tables = Vec::new();
     for row in Row::value_variants() {
         if bench.has(*row) {
-            let table = runtime.block_on(bench.measure(*row));
-            tables.push(table);
+            tables.push(runtime.block_on(bench.measure_until_stopped(*row))?);
         }
     }
     drop(runtime);
@@ -135,7 +136,17 @@ impl Bench {
         }
     }
 
-    /// The table of a row, with the load before it.
+    /// The table of a row. A signal that ends the benchmark ends the programs that it started.
+    async fn measure_until_stopped(&mut self, row: Row) -> anyhow::Result<String> {
+        let mut terminated = signal(SignalKind::terminate())?;
+        tokio::select! {
+            table = self.measure(row) => Ok(table),
+            _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+            _ = terminated.recv() => bail!("terminated"),
+        }
+    }
+
+    /// The table of a row, with the state of the machine before it.
     async fn measure(&mut self, row: Row) -> String {
         let before = machine::State::read(&self.directory);
         let before = before.map_or_else(|error| error.to_string(), |state| state.to_string());

@@ -144,4 +144,27 @@ impl Setter {
             }
         }
     }
+
+    /// How many timers [`set_many`](Self::set_many) takes at best.
+    pub(crate) fn batch(&self) -> usize {
+        match self {
+            Self::Ours(_) | Self::Beanstalkd(_) => 1,
+            Self::Graphile(_) => 500,
+        }
+    }
+
+    /// Sets timers in the fastest way that the service has, and returns their due times.
+    pub(crate) async fn set_many(&mut self, timers: &[Timer]) -> anyhow::Result<Vec<Timestamp>> {
+        if let Self::Graphile(connection) = self {
+            let jobs = timers.iter().map(|timer| (timer.due, body(timer.number)));
+            let jobs: Vec<(Timestamp, String)> = jobs.collect();
+            connection.add_many(&jobs).await?;
+            return Ok(timers.iter().map(|timer| timer.due).collect());
+        }
+        let mut dues = Vec::new();
+        for &timer in timers {
+            dues.push(self.set(timer).await?);
+        }
+        Ok(dues)
+    }
 }

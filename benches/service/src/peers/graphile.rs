@@ -65,7 +65,14 @@ impl Graphile {
         let add = "SELECT id FROM graphile_worker.add_job('deliver', $1::text::json, \
                    run_at := $2::text::timestamptz)";
         let add = client.prepare(add).await?;
-        Ok(Connection { client, add })
+        let add_many = "SELECT count(graphile_worker.add_job('deliver', body::json, \
+                        run_at := due::timestamptz)) FROM unnest($1::text[], $2::text[]) AS t(body, due)";
+        let add_many = client.prepare(add_many).await?;
+        Ok(Connection {
+            client,
+            add,
+            add_many,
+        })
     }
 
     /// Starts a worker that posts each payload to a port, so many at a time.
@@ -87,12 +94,23 @@ impl Graphile {
 pub(crate) struct Connection {
     client: Client,
     add: Statement,
+    add_many: Statement,
 }
 
 impl Connection {
     pub(crate) async fn add(&self, due: Timestamp, body: &str) -> anyhow::Result<()> {
         let due = due.to_string();
         self.client.execute(&self.add, &[&body, &due]).await?;
+        Ok(())
+    }
+}
+
+impl Connection {
+    /// Adds jobs by one statement.
+    pub(crate) async fn add_many(&self, jobs: &[(Timestamp, String)]) -> anyhow::Result<()> {
+        let bodies: Vec<&str> = jobs.iter().map(|(_, body)| body.as_str()).collect();
+        let dues: Vec<String> = jobs.iter().map(|(due, _)| due.to_string()).collect();
+        self.client.query(&self.add_many, &[&bodies, &dues]).await?;
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use countwheel_time::SystemClock;
 use crate::Bench;
 use crate::figures::{Quantiles, Sheet, verdict};
 use crate::load::{Spread, lateness, rate, set_ahead, wait_until};
+use crate::machine;
 use crate::service::{Candidate, Workers};
 use crate::sink::{Manner, Sink};
 
@@ -52,11 +53,13 @@ async fn round_of(
         (HALF, peak / 2.0),
         ("the peak", peak),
     ] {
+        let disk = machine::sync_rate(&bench.directory)?;
         let (late, missing) = late(bench, candidate, per_second).await.context(load)?;
         ensure!(missing == 0, "{load}: {missing} did not arrive");
         for (what, value) in [("p50", late.p50), ("p99", late.p99), ("p99.9", late.p999)] {
             sheet.add(&format!("{load}, {what} ms"), name, round, value);
         }
+        sheet.add(&format!("{load}, syncs/s before"), name, round, disk);
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::Bench;
 use crate::figures::{Quantiles, Sheet};
+use crate::machine;
 use crate::service::{Candidate, Setter, Timer};
 
 /// What is set before does not count.
@@ -25,12 +26,14 @@ pub(crate) async fn measure(bench: &mut Bench) -> anyhow::Result<String> {
         for connections in bench.arguments.connections.clone() {
             for &candidate in &candidates {
                 let name = candidate.name();
+                let disk = machine::sync_rate(&bench.directory)?;
                 match run(bench, candidate, connections).await {
                     Ok((rate, latency)) => {
                         let what = |it: &str| format!("{connections} connections, {it}");
                         sheet.add(&what("sets/s"), name, round, rate);
                         sheet.add(&what("p50 ms"), name, round, latency.p50);
                         sheet.add(&what("p99 ms"), name, round, latency.p99);
+                        sheet.add(&what("syncs/s before"), name, round, disk);
                     }
                     Err(error) => not_run.push(format!("{name} at {connections}: {error:#}")),
                 }
