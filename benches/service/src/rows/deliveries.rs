@@ -46,8 +46,10 @@ async fn round_of(
     sheet: &mut Sheet,
 ) -> anyhow::Result<()> {
     let name = candidate.name();
+    let disk = machine::sync_rate(&bench.directory)?;
     let peak = peak(bench, candidate).await?;
     sheet.add(RATE, name, round, peak);
+    sheet.add("all due at once, syncs/s before", name, round, disk);
     for (load, per_second) in [
         ("10 a second", IDLE_PER_SECOND),
         (HALF, peak / 2.0),
