@@ -24,6 +24,8 @@ cargo xtask bench storage [--quick] [--only NAME] [--out FILE]
 cargo xtask bench cluster [--rounds N] [--seconds S] [--only ROW...] [--long] [--json FILE]
                                the store in a PostgreSQL, beside other job queues on the same server;
                                half an hour
+cargo xtask bench service [--only ROW...] [--pairs N] [--rate R] [--seconds S] [--rounds N] [--alone]
+                               the program over HTTP, beside other job queues; half an hour
 cargo xtask bench pending --timers N [--payload BYTES]
                                what N pending timers cost, and how late they fire
 cargo xtask bench build-facts  clean builds with each of those libraries; many minutes
@@ -87,6 +89,7 @@ fn main() -> ExitCode {
             "run --profile proof -p countwheel-core --example model -- --ops 1e9",
         )),
         ["bench", "cluster", run @ ..] => cluster(run),
+        ["bench", "service", run @ ..] => service(run),
         ["bench", run @ ..] => storage::bench(run).unwrap_or_else(|| benchmark(run)),
         ["instructions"] => instructions::store().exit(),
         ["timers-long"] => one(&sim("timers --seeds 1000 --operations 100000")),
@@ -169,6 +172,25 @@ fn cluster(run: &[&str]) -> ExitCode {
     )))
 }
 
+/// Measures the program over HTTP, with what `bench-service` takes as further arguments.
+fn service(run: &[&str]) -> ExitCode {
+    if !answers("beanstalkd", "-v") {
+        println!("installing beanstalkd");
+        install("beanstalkd");
+    }
+    let program = target().join("release/countwheel");
+    // Two calls, so that the program is built with its own features alone.
+    let steps = [
+        cargo("build --release -p countwheel-server"),
+        cargo(&format!(
+            "run --release -p countwheel-bench-service -- --program {} {}",
+            program.display(),
+            run.join(" ")
+        )),
+    ];
+    ExitCode::from(u8::from(!steps.iter().all(Cargo::run)))
+}
+
 /// Proofs run elsewhere.
 fn absolute(path: &str) -> String {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
@@ -242,6 +264,12 @@ fn sim(arguments: &str) -> Cargo {
     cargo(&format!(
         "run --profile proof -p countwheel-sim -- {arguments}"
     ))
+}
+
+/// Whether a program is there and runs.
+pub(crate) fn answers(program: &str, argument: &str) -> bool {
+    let output = Command::new(program).arg(argument).output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 /// Whether a package of Debian's could be installed. Only root can, and a machine without

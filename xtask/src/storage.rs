@@ -4,6 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::answers;
+
 const CRATE: &str = "benches/storage";
 const PAGE: &str = "docs/benchmarks-storage.md";
 
@@ -171,11 +173,6 @@ fn is_installed(package: &str) -> bool {
         .args(["--show", "--showformat=${Status}", package])
         .output();
     output.is_ok_and(|output| output.stdout.ends_with(b" installed"))
-}
-
-fn answers(program: &str, argument: &str) -> bool {
-    let output = Command::new(program).arg(argument).output();
-    output.is_ok_and(|output| output.status.success())
 }
 
 /// Cargo in the crate's own directory, where its configuration is.

@@ -1,0 +1,17 @@
+//! The rows, a file for each.
+
+pub(crate) mod deliveries;
+pub(crate) mod isolation;
+pub(crate) mod sets;
+
+use clap::ValueEnum;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Row {
+    /// Bad receivers among good ones
+    Isolation,
+    /// Durable sets a second
+    Sets,
+    /// Deliveries a second, and how late they are
+    Deliveries,
+}
