@@ -174,7 +174,7 @@ const STAGES: [Stage; 27] = [
     },
     Stage {
         name: "signatures",
-        what: "verifiers that others wrote, in Python and on Node, take the signatures of its deliveries",
+        what: "readers that others wrote, in Python and on Node, take the signatures and the events of its deliveries",
         lane: Lane::Server,
         work: Work::Proof(&proofs::SIGNATURES),
     },

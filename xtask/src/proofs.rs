@@ -136,9 +136,22 @@ const STANDARD_WEBHOOKS_NODE: Need = Need {
         )
     },
 };
+/// A reader of CloudEvents that others wrote, with what it needs.
+const CLOUDEVENTS_PYTHON: Need = Need {
+    package: "cloudevents==2.2.0 \
+              --hash=sha256:9ff8adff01b997d251d0fb54076557daa9906330e16afc1712a6447122f8f7a4\n\
+              python-dateutil==4.0.0 \
+              --hash=sha256:a5e246f79eb80475e691bf93862cead98decd8a498cf53ba0516fcdc0f50dc1c",
+    is_there: || events_in_python().join("dateutil/__init__.py").exists(),
+    install: |package| install_from_python(package, &events_in_python()),
+};
 
 fn in_python() -> PathBuf {
     crate::target().join("standardwebhooks-python")
+}
+
+fn events_in_python() -> PathBuf {
+    crate::target().join("cloudevents-python")
 }
 
 fn in_node() -> PathBuf {
@@ -297,6 +310,7 @@ pub(crate) const SIGNATURES: Proof = Proof {
         NPM,
         STANDARD_WEBHOOKS_PYTHON,
         STANDARD_WEBHOOKS_NODE,
+        CLOUDEVENTS_PYTHON,
     ],
     mounts: false,
     limit_seconds: 120,

@@ -1,6 +1,7 @@
-//! Receivers that others wrote take the signatures of real deliveries, and nothing that was changed on the way.
+//! Receivers that others wrote take the signatures of real deliveries, and nothing that was changed on the way; and they
+//! read deliveries as events.
 //!
-//! It needs Python and Node, with their packages of Standard Webhooks where `cargo xtask` puts them.
+//! It needs Python and Node, with their packages of Standard Webhooks and of CloudEvents where `cargo xtask` puts them.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -165,4 +166,51 @@ fn verifiers_that_others_wrote_take_our_signatures() {
     let modules = target("standardwebhooks-node").join("node_modules");
     node.env("NODE_PATH", modules);
     assert_eq!(verdicts(node, &cases), expected);
+}
+
+#[test]
+#[ignore = "needs Python with packages: cargo xtask check signatures"]
+fn a_reader_that_others_wrote_takes_our_events() {
+    let _turn = turn();
+    let directory = Directory::new("events");
+    let server = Server::start(&directory.join("data"));
+    let mut caller = server.caller();
+    let (url, arrivals) = receiver();
+    let (source, kind) = ("https://example.com/orders?a=%20b", "é \"x\" 100%");
+    let queue = json!({"cloudevents": {"source": source, "type": kind}});
+    let made = caller.ask("PUT", "/v1/queues/orders", Some(&queue));
+    assert_eq!(made.expect("it answers").status, 201);
+    let keys = [
+        ("order-42", "order-42"),
+        ("a%20b%25%22", "a b%\""),
+        ("%E2%82%AC%F0%9F%98%80%2F", "€😀/"),
+    ];
+    let mut cases = Vec::new();
+    for (path, _) in keys {
+        let timer = json!({"at": "2026-03-01T12:00:05Z", "body": {"n": 1}, "retry": {"fixed": 1},
+                           "target": {"url": url, "headers": {"ce-tenant": "7"}}});
+        let path = format!("/v1/queues/orders/timers/{path}");
+        let set = caller.ask("PUT", &path, Some(&timer));
+        assert_eq!(set.expect("it answers").status, 201);
+        let Arrival { headers, body } = arrivals.recv_timeout(PATIENCE).expect("a delivery");
+        cases.push(json!({"headers": headers, "body": body}));
+        if cases.len() == 1 {
+            // The first one comes twice, as the same event.
+            arrivals.recv_timeout(PATIENCE).expect("a delivery");
+        }
+    }
+    let mut python = Command::new("python3");
+    python.arg(script("events.py"));
+    python.env("PYTHONPATH", target("cloudevents-python"));
+    let found = verdicts(python, &cases);
+    assert_eq!(found.len(), keys.len());
+    for ((found, case), (_, key)) in found.iter().zip(&cases).zip(keys) {
+        let found: Value = serde_json::from_str(found).unwrap();
+        let expected = json!({
+            "specversion": "1.0", "id": case["headers"]["webhook-id"], "source": source, "type": kind,
+            "subject": key, "time": "2026-03-01T12:00:05+00:00",
+            "datacontenttype": "application/json", "tenant": "7",
+        });
+        assert_eq!(found, expected);
+    }
 }
