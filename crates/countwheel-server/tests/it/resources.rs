@@ -1330,7 +1330,7 @@ fn of_the_timers_with_one_serial_key_one_is_delivered_at_a_time() {
     let (_directory, _server, mut client) = start();
     let target = Target::answering("200 OK");
     let set = |number: u32, more: Value| {
-        let mut timer = json!({"in": number, "target": {"url": target.url}});
+        let mut timer = json!({"in": 300 * number, "target": {"url": target.url}});
         timer
             .as_object_mut()
             .unwrap()
