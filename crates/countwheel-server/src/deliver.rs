@@ -38,8 +38,8 @@ use crate::wishes::{self, Ignored};
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How often an attempt whose lease is over looks whether it goes on.
 const LEASE_LOOK: Duration = Duration::from_millis(50);
-/// How long an attempt waits at the least whose endpoint is not there or is disabled.
-const HELD_FOR: Duration = Duration::from_secs(60);
+/// How often an attempt whose endpoint is not there or is disabled looks whether it is back.
+const HELD_LOOK: Duration = Duration::from_millis(500);
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -272,11 +272,12 @@ impl Sender {
         let Ok(job) = Job::decode(&delivery.attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
-        let route = match self.route(&delivery.attempt, &job).await {
-            Ok(route) => route,
-            Err(Held { detail, .. }) => {
-                let retry_after = Some(HELD_FOR);
-                return Ok(Outcome::new(Verdict::Failed { retry_after }, detail));
+        // An endpoint may go away between the claim of an attempt and here: it is no fault of the receiver, and uses
+        // up nothing. The attempt goes on when its timer would.
+        let route = loop {
+            match self.route(&delivery.attempt, &job).await {
+                Ok(route) => break route,
+                Err(Held { .. }) => tokio::time::sleep(HELD_LOOK).await,
             }
         };
         let (timeout, means) = (route.timeout, route.means.clone());

@@ -427,10 +427,7 @@ fn read(
         Some(secrets) => sealing.secrets(secrets)?,
         None => Vec::new(),
     };
-    let ca_text = ca
-        .as_ref()
-        .map(|field| pem(field, CERTIFICATES_MAX_BYTES))
-        .transpose()?;
+    let ca_text = ca.as_ref().map(certificates).transpose()?;
     if let (Some(field), Some(text)) = (&ca, &ca_text) {
         let checked = endpoint::tls(Some(text), None, app.catalogue().roots());
         checked.map_err(|error| invalid(field, error.problem))?;
@@ -494,6 +491,16 @@ fn pem(field: &Field<'_>, most: usize) -> Result<String, Problem> {
         return Err(invalid(field, detail));
     }
     Ok(text.into_owned())
+}
+
+/// Certificates in PEM. They are shown, so a key among them is refused.
+fn certificates(field: &Field<'_>) -> Result<String, Problem> {
+    let text = pem(field, CERTIFICATES_MAX_BYTES)?;
+    if text.contains("PRIVATE KEY-----") {
+        let detail = "these are certificates, which are shown: a private key goes into client_certificate.key";
+        return Err(invalid(field, detail));
+    }
+    Ok(text)
 }
 
 /// What statuses mean, by status or by class.
@@ -634,7 +641,7 @@ impl Sealing<'_> {
         let certificate = object.require("certificate")?;
         let key = object.take("key");
         object.finish()?;
-        let text = pem(&certificate, CERTIFICATES_MAX_BYTES)?;
+        let text = certificates(&certificate)?;
         let catalogue = self.app.catalogue();
         let before = self.before.and_then(|it| it.client_certificate.as_ref());
         let (secret, kept) = match &key {

@@ -1325,6 +1325,32 @@ fn an_export_of_a_timer_with_an_endpoint_is_imported_where_that_is() {
     }
 }
 
+/// A file with a certificate and its key in one was shown whole.
+#[test]
+fn a_private_key_among_certificates_is_refused() {
+    let (_directory, _server, mut client) = start();
+    let both = format!("{}{}", pem(b"x", "CERTIFICATE"), pem(b"y", "PRIVATE KEY"));
+    for (body, pointer) in [
+        (json!({"ca": both}), "/ca"),
+        (
+            json!({"client_certificate": {"certificate": both, "key": "z"}}),
+            "/client_certificate/certificate",
+        ),
+    ] {
+        let mut endpoint = json!({"url": "http://x.example/"});
+        endpoint
+            .as_object_mut()
+            .unwrap()
+            .extend(body.as_object().unwrap().clone());
+        let told = refused(&put(&mut client, SHOP, &endpoint));
+        assert_eq!(
+            told,
+            (422, "invalid_setting".to_owned(), pointer.to_owned())
+        );
+    }
+    assert_eq!(client.get(SHOP).status, 404);
+}
+
 #[test]
 fn of_the_timers_with_one_serial_key_one_is_delivered_at_a_time() {
     let (_directory, _server, mut client) = start();

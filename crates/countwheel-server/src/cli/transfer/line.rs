@@ -156,6 +156,10 @@ struct Shown {
     content_type: Option<String>,
     body: Option<String>,
     body_base64: Option<String>,
+    #[serde(default)]
+    serial_key: Option<String>,
+    #[serde(default)]
+    priority: Option<u32>,
     retry: Box<RawValue>,
     missed: Option<Box<RawValue>>,
     recurring: Option<Map<String, Value>>,
@@ -179,6 +183,10 @@ struct Written {
     body: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     body_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    serial_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    priority: Option<u32>,
     retry: Box<RawValue>,
 }
 
@@ -241,6 +249,8 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
         content_type: shown.content_type,
         body: shown.body,
         body_base64: shown.body_base64,
+        serial_key: shown.serial_key,
+        priority: shown.priority,
         retry: shown.retry,
     };
     serde_json::to_string(&line).map(Some)
