@@ -22,8 +22,8 @@ const WIDTHS: [u32; 3] = [400, 1_280, 2_560];
 const AXE_WIDTHS: [u32; 2] = [400, 1_280];
 
 const IN_FLIGHT_MAX: &str = "8";
-/// One queue has three quarters of that.
-const DELIVERING: u64 = 6;
+/// One place has nine sixteenths of that, rounded up.
+const DELIVERING: u64 = 5;
 const LATE: u64 = 1_240;
 const ON_TIME: u64 = 1_051;
 const DONE: u64 = 3;
