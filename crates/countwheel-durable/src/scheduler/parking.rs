@@ -96,7 +96,7 @@ impl Scheduler {
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<(), StoreError> {
-        if self.config.flows.is_none() {
+        if !self.parked.has_any() {
             return Ok(());
         }
         self.parked.wake(self.in_flight.woken_for());
