@@ -266,16 +266,18 @@ impl Job {
         })
     }
 
-    /// The extras of a payload, without a look at the request.
-    pub(crate) fn extras_of(payload: &[u8]) -> Extras {
-        let list = payload.strip_prefix(&[WITH_EXTRAS]);
-        let list = list.and_then(|encoded| postcard::take_from_bytes(encoded).ok());
-        list.map_or_else(Extras::default, |(list, _)| Extras::of_list(list))
+    /// Where a payload goes and its extras, without a look at the rest of it; `None` if it cannot be read.
+    pub(crate) fn glance(payload: &[u8]) -> Option<(Place<'_>, Extras)> {
+        let Some(encoded) = payload.strip_prefix(&[WITH_EXTRAS]) else {
+            return Some((Self::place_of(payload)?, Extras::default()));
+        };
+        let (list, request) = postcard::take_from_bytes(encoded).ok()?;
+        Some((Self::place_of(request)?, Extras::of_list(list)))
     }
 
-    /// Where a payload goes, without a look at the rest of it; `None` if it cannot be read.
-    pub(crate) fn place_of(payload: &[u8]) -> Option<Place<'_>> {
-        let (version, encoded) = payload.split_first()?;
+    /// Where a request goes.
+    fn place_of(request: &[u8]) -> Option<Place<'_>> {
+        let (version, encoded) = request.split_first()?;
         match *version {
             VERSION => {
                 let (url, _) = postcard::take_from_bytes(encoded).ok()?;
@@ -290,18 +292,13 @@ impl Job {
                 let ((_, endpoint), _) = read.ok()?;
                 Some(Place::Endpoint(endpoint))
             }
-            WITH_EXTRAS => {
-                let (_, request) = postcard::take_from_bytes::<Vec<Extra>>(encoded).ok()?;
-                let is_nested = request.starts_with(&[WITH_EXTRAS]);
-                (!is_nested).then(|| Self::place_of(request)).flatten()
-            }
             _ => None,
         }
     }
 
     /// The endpoint that a payload names, without a look at the rest of it.
     pub(crate) fn endpoint_of(payload: &[u8]) -> Option<String> {
-        match Self::place_of(payload)? {
+        match Self::glance(payload)?.0 {
             Place::Endpoint(name) => name.map(str::to_owned),
             Place::Url(_) => None,
         }

@@ -309,11 +309,8 @@ pub(super) async fn remove(
         return Err(Problem::new(Code::InUse, detail));
     }
     let version = |known: &Resources| known.endpoint(&name).map(|entry| entry.version);
-    let gone = |known: &Resources| match known.endpoint(&name) {
-        None => Err(no_such_endpoint()),
-        Some(_) => Ok(None),
-    };
-    stored::change(&app, &setting, condition, version, "endpoint", gone).await?;
+    let missing = no_such_endpoint;
+    stored::remove(&app, &setting, condition, version, "endpoint", missing).await?;
     let body = Answer {
         endpoint: name.as_str(),
         removed: true,

@@ -306,11 +306,8 @@ pub(super) async fn remove(
         return Err(Problem::new(Code::NotEmpty, detail));
     }
     let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
-    let gone = |known: &Resources| match known.queue(&queue) {
-        None => Err(no_such_queue()),
-        Some(_) => Ok(None),
-    };
-    stored::change(&app, &setting, condition, version, "queue", gone).await?;
+    let missing = no_such_queue;
+    stored::remove(&app, &setting, condition, version, "queue", missing).await?;
     let body = Answer {
         queue: queue.to_string(),
         removed: true,

@@ -77,6 +77,23 @@ pub(super) async fn change(
     Err(Problem::new(Code::Overloaded, detail))
 }
 
+/// Removes a setting, which has to be there.
+pub(super) async fn remove(
+    app: &App,
+    name: &SettingName,
+    condition: Condition,
+    version_of: impl Fn(&Resources) -> Option<SettingsVersion>,
+    what: &str,
+    missing: fn() -> Problem,
+) -> Result<(), Problem> {
+    let gone = |known: &Resources| match version_of(known) {
+        None => Err(missing()),
+        Some(_) => Ok(None),
+    };
+    change(app, name, condition, &version_of, what, gone).await?;
+    Ok(())
+}
+
 /// An answer about a setting, with its revision as a tag.
 pub(super) fn shown(
     status: StatusCode,

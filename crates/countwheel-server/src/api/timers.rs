@@ -977,16 +977,16 @@ pub(super) async fn get(
         let record = timers.get(&name).map_err(Problem::from)?;
         let record =
             record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
+        let held_by = held_by(&record);
         let is_known = match has_already(&headers, record.revision) {
             Known::Nothing => false,
             // What is held, and why, is no part of a revision.
-            Known::Revision => shows_its_revision(&record) && held_by(&record).is_none(),
+            Known::Revision => shows_its_revision(&record) && held_by.is_none(),
             Known::Anything => true,
         };
         let response = if is_known {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
-            let held_by = held_by(&record);
             answer(
                 StatusCode::OK,
                 &TimerBody {

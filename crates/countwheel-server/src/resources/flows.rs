@@ -117,7 +117,7 @@ impl DeliveryLimits {
 
     fn route_by(&self, known: &Resources, name: &TimerName, payload: &[u8]) -> Route {
         // What cannot be read is settled by the attempt.
-        let Some(place) = Job::place_of(payload) else {
+        let Some((place, extras)) = Job::glance(payload) else {
             return Route::default();
         };
         let queue = known
@@ -138,7 +138,7 @@ impl DeliveryLimits {
             serial_key,
             priority,
             ..
-        } = Job::extras_of(payload);
+        } = extras;
         flows.extend(serial_key.map(|key| Flow::new(format!("{SERIAL}{} {key}", name.queue))));
         let of_queue = queue.and_then(|queue| queue.priority);
         let priority = priority.or(of_queue).unwrap_or_default();
