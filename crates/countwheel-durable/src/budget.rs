@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use countwheel_time::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
@@ -281,6 +282,21 @@ impl Budget {
         });
     }
 
+    /// The limits of one flow are others than before, or there is a new [grant](Flows::lease) of it: as
+    /// [`flows_changed`](Self::flows_changed), of the schedulers that wait for that flow.
+    pub fn flow_changed(&self, flow: &Flow) {
+        self.change(|state, shared, wakes| {
+            shared.flow_changes.fetch_add(1, Ordering::AcqRel);
+            if planted!(FlowChangeUnseen) {
+                return;
+            }
+            let members = &mut state.members;
+            state
+                .flows
+                .limit_changed(flow, |id| wake_for(members, id, flow, wakes));
+        });
+    }
+
     /// Timers may have other [flows](Flows::route) than before: those that wait for one are read anew. Costs a look at
     /// all that is due. A driver of [engines](crate::Engine) gives each of them a turn then.
     pub fn routes_changed(&self) {
@@ -506,6 +522,59 @@ impl Places {
             state.promised -= usize::from(was_promised);
         }
         Ok(())
+    }
+
+    /// Takes room for a leased attempt in its flows, the first of which grants the lease, and says for how long. If a
+    /// flow has no room, this scheduler waits for that flow from now on.
+    pub(crate) fn take_lease(
+        &self,
+        flows: &[Flow],
+        rules: Option<&dyn Flows>,
+        now: Timestamp,
+    ) -> Result<Duration, Lacking> {
+        let (mut state, limits) = self.with_limits(flows, rules);
+        let spare = state.spare(&self.budget.0);
+        for (at, (flow, limits)) in flows.iter().zip(&limits).enumerate() {
+            let may = state.flows.may(self.id, flow, *limits, now, spare);
+            if may != May::Now {
+                return Err(Lacking::Flow(at, may));
+            }
+        }
+        let granted = flows.first().zip(rules);
+        let granted = granted.and_then(|(flow, rules)| rules.lease(flow));
+        let Some(lease) = granted else {
+            // Another scheduler was faster: this one waits for the next grant.
+            let none = FlowLimits {
+                at_once: Some(0),
+                ..FlowLimits::default()
+            };
+            let may = flows
+                .first()
+                .map(|flow| state.flows.may(self.id, flow, none, now, spare));
+            return Err(Lacking::Flow(0, may.unwrap_or(May::Later)));
+        };
+        for flow in flows {
+            state.flows.take(self.id, flow, now);
+        }
+        Ok(lease)
+    }
+
+    /// A lease whose end was void goes on.
+    pub(crate) fn lease_again(&self, flows: &[Flow]) {
+        let mut state = self.budget.0.state.lock();
+        for flow in flows {
+            state.flows.take_again(flow);
+        }
+    }
+
+    /// A leased attempt has ended.
+    pub(crate) fn end_lease(&self, flows: &[Flow]) {
+        self.budget.change(|state, shared, wakes| {
+            for flow in flows {
+                state.flows.give_back(flow);
+            }
+            state.wake_for_flows(shared, wakes);
+        });
     }
 
     /// Whether one more attempt of a flow may start. If not, this scheduler waits for the flow from now on.

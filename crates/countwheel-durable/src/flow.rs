@@ -125,14 +125,26 @@ pub struct Route {
     /// Of the timers that wait for the same flow, the one with the lowest number starts first, then the one that was
     /// due first.
     pub priority: u32,
+    /// The flow out of which the attempt is leased, if it is: it starts when [`Flows::lease`] grants a lease of that
+    /// flow. A leased attempt takes no place of [`max_in_flight`](crate::Config::max_in_flight) and none of its queue's
+    /// share, and its [`Completion`](crate::Completion) says nothing: it ends by
+    /// [`Request::Settle`](crate::Request::Settle), or with its lease. See [`Attempt::lease`](crate::Attempt::lease).
+    pub lease: Option<Flow>,
 }
 
 impl From<Flow> for Route {
     fn from(flow: Flow) -> Self {
         Self {
             flows: vec![flow],
-            priority: 0,
+            ..Self::default()
         }
+    }
+}
+
+impl Route {
+    /// All flows in which an attempt needs room: that of its lease comes first.
+    pub(crate) fn all_flows(&self) -> Vec<Flow> {
+        self.lease.iter().chain(&self.flows).cloned().collect()
     }
 }
 
@@ -178,4 +190,11 @@ pub trait Flows: fmt::Debug + Send + Sync {
     /// The limits of a flow. After a change of them, [`Timers::flows_changed`](crate::Timers::flows_changed) has those
     /// looked at again that wait.
     fn limits(&self, flow: &Flow) -> FlowLimits;
+
+    /// Grants one lease of a [flow of leases](Route::lease), and says how long it lasts: from then on the grant is used
+    /// up. `None`: nobody asks for one now. After a new grant, [`Timers::flow_changed`](crate::Timers::flow_changed)
+    /// has those looked at again that wait. Called with a lock held: it must not call the timers.
+    fn lease(&self, _flow: &Flow) -> Option<Duration> {
+        None
+    }
 }

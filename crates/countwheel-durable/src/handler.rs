@@ -132,6 +132,11 @@ pub struct Attempt {
     /// Under which ownership. A receiver that remembers the highest one it saw can refuse
     /// an owner that was replaced.
     pub fence: Fence,
+    /// Until when, by the boot clock, the attempt is leased; `None` if it is not ([`Route::lease`](crate::Route::lease)).
+    /// A leased attempt ends by a [`Request::Settle`](crate::Request::Settle) with its [token](Self::lease_token), which
+    /// anybody may send, and whatever process owns the timer then. Without one it is lost when the lease ends, and the
+    /// timer is due again.
+    pub lease: Option<Timestamp>,
     /// What the timer was set with.
     pub payload: Vec<u8>,
     /// The timers that handed it over.
@@ -166,6 +171,15 @@ pub struct Run {
 }
 
 impl Attempt {
+    /// Names this attempt where it is leased.
+    #[must_use]
+    pub fn lease_token(&self) -> crate::LeaseToken {
+        crate::LeaseToken {
+            revision: self.revision,
+            attempt: self.number,
+        }
+    }
+
     /// How much later than due it was handed over, without the time for which a limit
     /// [held](Self::held) it.
     #[must_use]
@@ -249,7 +263,8 @@ pub struct Outcome {
     pub started: Option<Timestamp>,
     /// What to keep of the receiver's answer.
     pub answer: Option<Answer>,
-    /// What the receiver asks of the runs to come. Counts with [`Verdict::Done`] alone.
+    /// With [`Verdict::Done`], what the receiver asks of the runs to come. With [`Verdict::Failed`], the delay of the
+    /// next attempt in place of the policy's, which counts the failure all the same: at most 365 days.
     pub next: Option<NextRun>,
 }
 
@@ -455,7 +470,12 @@ impl Completion {
         }
     }
 
-    /// Reports how the attempt ended.
+    /// That of an attempt that is leased, whose outcome comes by a request.
+    pub(crate) fn of_leased() -> Self {
+        Self { report: None }
+    }
+
+    /// Reports how the attempt ended. Says nothing of a [leased](Attempt::lease) one.
     pub fn complete(mut self, outcome: Outcome) {
         if let Some(report) = self.report.take() {
             report(outcome);

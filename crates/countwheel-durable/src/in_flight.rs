@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
@@ -132,6 +133,21 @@ impl InFlight {
         now: Timestamp,
     ) -> Result<(), Lacking> {
         self.places.take(queue, flows, rules, now)
+    }
+
+    /// How much memory attempts may take, in bytes.
+    pub(crate) fn most_bytes(&self) -> usize {
+        self.most_bytes
+    }
+
+    /// Takes room for a leased attempt of these flows, the first of which grants it, and says for how long.
+    pub(crate) fn take_lease(
+        &self,
+        flows: &[Flow],
+        rules: Option<&dyn Flows>,
+        now: Timestamp,
+    ) -> Result<Duration, Lacking> {
+        self.places.take_lease(flows, rules, now)
     }
 
     /// Whether a flow has room for one more attempt. If not, the scheduler waits for it from now on.

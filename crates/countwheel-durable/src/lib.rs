@@ -111,6 +111,7 @@ mod handlers;
 mod held;
 mod in_flight;
 mod kept;
+mod leases;
 mod merged;
 mod name;
 mod notes;
@@ -163,16 +164,16 @@ pub use planted::{PlantedBug, plant};
 pub use policy::{PolicyError, RETRY_PRESETS, check_policy};
 pub use purge::{Purge, PurgeError, PurgeFilter, PurgeStep};
 pub use record::{
-    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, Record, Revision, State,
-    StateKind, TimerId, UnknownState, Wake,
+    AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, LeaseToken, Record, Revision,
+    State, StateKind, TimerId, UnknownState, UnknownToken, Wake,
 };
 pub use recurrence::{
     CronError, CronExpression, Missed, Overlap, Recurrence, RecurrenceError, Recurring, Schedule,
     UnknownZone, Zone,
 };
 pub use request::{
-    BatchError, Configured, Due, Forgotten, Moved, Precondition, Request, Response, Set,
-    SetOptions, Shift, TimerError, Was,
+    BatchError, Configured, Due, Extended, Forgotten, Moved, Precondition, Request, Response, Set,
+    SetOptions, Settled, Shift, TimerError, Was,
 };
 pub use scheduler::{Event, Ticket};
 pub use setting::{

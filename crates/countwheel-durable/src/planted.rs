@@ -96,6 +96,18 @@ bugs! {
     FlowNobodyElse,
     /// What was left to the store of a flow is not read again.
     FlowForgetsRest,
+    /// The room that a leased attempt had in its flows is never given back.
+    LeaseLeaks,
+    /// A lease that ends without an outcome does not count as a failure.
+    LostUncounted,
+    /// The end of a lease is not looked for.
+    LeaseNeverEnds,
+    /// Whoever has the token of an earlier attempt settles the one that is leased now.
+    OldTokenCounts,
+    /// An attempt that was given back before anybody began counts as one.
+    ReleaseCounts,
+    /// An extended lease ends when it would have.
+    ExtendForgotten,
     /// Schedulers that lack a share hand a place to each other for ever.
     SharePassedOn,
     /// The most urgent of those that wait for a flow do not start first.

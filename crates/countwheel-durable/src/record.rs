@@ -24,6 +24,56 @@ impl fmt::Display for Revision {
     }
 }
 
+/// Names one leased attempt of a timer. A later attempt of the timer, and any of a timer that takes its name, has a
+/// higher one: a worker's resource that remembers the highest it saw can refuse a worker whose lease was lost.
+///
+/// ```
+/// use countwheel_durable::{LeaseToken, Revision};
+///
+/// let token = LeaseToken { revision: Revision(7), attempt: 2 };
+/// assert_eq!(token.to_string(), "000000000000000700000002");
+/// assert_eq!(token.to_string().parse(), Ok(token));
+/// assert!("7-2".parse::<LeaseToken>().is_err());
+/// assert!(token < LeaseToken { revision: Revision(8), attempt: 1 });
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LeaseToken {
+    /// The revision of the timer.
+    pub revision: Revision,
+    /// The number of the attempt.
+    pub attempt: u32,
+}
+
+/// 24 hexadecimal digits, which have the order of the tokens.
+impl fmt::Display for LeaseToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}{:08x}", self.revision.0, self.attempt)
+    }
+}
+
+impl std::str::FromStr for LeaseToken {
+    type Err = UnknownToken;
+
+    fn from_str(text: &str) -> Result<Self, UnknownToken> {
+        let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 24 || !text.as_bytes().iter().all(is_digit) {
+            return Err(UnknownToken);
+        }
+        let (revision, attempt) = text.split_at(16);
+        let revision = u64::from_str_radix(revision, 16).map_err(|_| UnknownToken)?;
+        let attempt = u32::from_str_radix(attempt, 16).map_err(|_| UnknownToken)?;
+        Ok(Self {
+            revision: Revision(revision),
+            attempt,
+        })
+    }
+}
+
+/// A text that is no [`LeaseToken`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("a token of a lease is 24 hexadecimal digits, in lower case")]
+pub struct UnknownToken;
+
 /// Which set made this timer: the same through moves, retries and restarts, another after
 /// the next set of the same key. Unique in the whole world, so a receiver can use it to
 /// tell a repeated delivery from a new one.
@@ -182,6 +232,8 @@ pub enum DeadReason {
     Interrupted,
     /// It was more overdue before its first attempt than it may be.
     Missed,
+    /// The last attempt of its retry schedule was leased, and the lease ended without an outcome.
+    LeaseLost,
 }
 
 impl DeadReason {
@@ -194,6 +246,7 @@ impl DeadReason {
             Self::Stopped => "stopped",
             Self::Interrupted => "interrupted",
             Self::Missed => "missed",
+            Self::LeaseLost => "lease_lost",
         }
     }
 }
@@ -260,6 +313,9 @@ pub enum AttemptResult {
     Stopped,
     /// The process ended before the outcome was recorded: it may have been delivered.
     Interrupted,
+    /// It was leased, and the lease ended before the outcome came: it may have been done. The retry schedule counts it
+    /// as a failure, and the timer is due again at once.
+    Lost,
 }
 
 impl AttemptResult {
@@ -271,6 +327,7 @@ impl AttemptResult {
             Self::Failed => "failed",
             Self::Stopped => "stopped",
             Self::Interrupted => "interrupted",
+            Self::Lost => "lost",
         }
     }
 }
@@ -380,6 +437,27 @@ impl Record {
     /// Whether the delivery, of this run if it comes again, waits for its first attempt.
     pub(crate) fn is_untried(&self) -> bool {
         self.state == State::Pending && self.failures == 0 && self.interruptions == 0
+    }
+
+    /// Until when, by the boot clock, the attempt that runs is leased: the record is due again then. `None` if none runs,
+    /// or if it is not leased.
+    ///
+    /// An attempt starts no sooner than it is due, so only a leased one has its record due after its start.
+    #[must_use]
+    pub fn leased_until(&self) -> Option<Timestamp> {
+        let last = self.attempts.last()?;
+        let is_leased =
+            self.state == State::Delivering && last.ended.is_none() && self.due > last.started;
+        is_leased.then_some(self.due)
+    }
+
+    /// The token of the last attempt.
+    #[must_use]
+    pub fn lease_token(&self) -> LeaseToken {
+        LeaseToken {
+            revision: self.revision,
+            attempt: self.attempt,
+        }
     }
 
     /// The clock by which [`wake`](Self::wake) is meant: how long a done record is kept goes by

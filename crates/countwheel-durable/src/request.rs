@@ -8,9 +8,9 @@ use countwheel_time::{By, Timestamp};
 use crate::drain;
 use crate::store::{Shard, StoreError};
 use crate::{
-    CronError, DrainMode, Missed, NameError, PayloadError, PolicyError, QueueName, Recurrence,
-    RecurrenceError, RetryPolicy, Revision, SettingError, SettingName, SettingPrecondition,
-    SettingsVersion, StateKind, TimerId, TimerName, UnknownZone,
+    CronError, DrainMode, LeaseToken, Missed, NameError, Outcome, PayloadError, PolicyError,
+    QueueName, Recurrence, RecurrenceError, RetryPolicy, Revision, SettingError, SettingName,
+    SettingPrecondition, SettingsVersion, StateKind, TimerId, TimerName, UnknownZone,
 };
 
 /// When something shall be due.
@@ -193,6 +193,32 @@ pub enum Request {
         /// When it is due.
         due: Due,
     },
+    /// End a leased attempt with its outcome. The same again, of an attempt that was settled as done and whose timer
+    /// is still known, changes nothing and is no error.
+    Settle {
+        /// The timer's name.
+        name: TimerName,
+        /// The attempt's token.
+        token: LeaseToken,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Let a lease end this long after now, whenever it would have ended before.
+    Extend {
+        /// The timer's name.
+        name: TimerName,
+        /// The attempt's token.
+        token: LeaseToken,
+        /// At most [`Due::MAX_AHEAD`].
+        lease: Duration,
+    },
+    /// Give a leased attempt back that nobody has begun: the timer is due as before, and the attempt was none.
+    Release {
+        /// The timer's name.
+        name: TimerName,
+        /// The attempt's token. The next attempt has the same.
+        token: LeaseToken,
+    },
     /// Change a setting, or remove it.
     ///
     /// What must hold is compared with the settings as they are when the request is taken up. An
@@ -240,7 +266,10 @@ impl Request {
             | Self::Remove { name, .. }
             | Self::Forget { name, .. }
             | Self::Fire { name }
-            | Self::Revive { name, .. } => Some(name),
+            | Self::Revive { name, .. }
+            | Self::Settle { name, .. }
+            | Self::Extend { name, .. }
+            | Self::Release { name, .. } => Some(name),
             Self::Configure { .. } => None,
         }
     }
@@ -259,6 +288,26 @@ pub enum Response {
     Forgotten(Forgotten),
     /// The setting was changed.
     Configured(Configured),
+    /// The leased attempt has ended, or was given back.
+    Settled(Settled),
+    /// The lease ends at another time.
+    Extended(Extended),
+}
+
+/// The answer to a [settle](Request::Settle) and a [release](Request::Release).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settled {
+    /// The timer's state now.
+    pub state: StateKind,
+    /// When the next attempt is due, if there is one.
+    pub due: Option<Timestamp>,
+}
+
+/// The answer to an [extend](Request::Extend).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extended {
+    /// When the lease ends, by the boot clock.
+    pub until: Timestamp,
 }
 
 /// The answer to a set.
@@ -340,6 +389,8 @@ answers! {
     Removed(Was),
     Forgotten(Forgotten),
     Configured(Configured),
+    Settled(Settled),
+    Extended(Extended),
 }
 
 /// What a removed timer was doing.
@@ -398,6 +449,15 @@ pub enum TimerError {
     Gone {
         /// Since when.
         at: Timestamp,
+    },
+    /// The attempt is not leased under that token any more: its lease has ended, it was settled, or the timer was moved
+    /// on or replaced.
+    #[error("the lease is lost: the timer is {state}")]
+    LeaseLost {
+        /// The timer's state.
+        state: StateKind,
+        /// Until when another attempt of it is leased, by the boot clock.
+        until: Option<Timestamp>,
     },
     /// It is in a state in which the request makes no sense.
     #[error("the timer is {state}")]

@@ -627,7 +627,10 @@ fn start(common: &Common, mut attempt: Attempt, mailbox: &Arc<Mailbox>) {
     attempt.origin = common.origin.clone();
     let revision = attempt.revision;
     let mailbox = Arc::clone(mailbox);
-    let done = Completion::new(move |outcome| mailbox.report(revision, outcome));
+    let done = match attempt.lease {
+        Some(_) => Completion::of_leased(),
+        None => Completion::new(move |outcome| mailbox.report(revision, outcome)),
+    };
     let Some(pool) = &common.pool else {
         shielded("a handler", || common.handler.start(attempt, done));
         return;

@@ -18,11 +18,12 @@ use crate::budget::{Budget, Lacking, Lacks, May, Member};
 use crate::clocks::{Now, Steps};
 use crate::draft::Draft;
 use crate::drain::Drains;
-use crate::flow::Flow;
+use crate::flow::{Flow, Route};
 use crate::handler::Origin;
 use crate::held::Holds;
 use crate::in_flight::{InFlight, Running};
 use crate::kept::Kept;
+use crate::leases::Leases;
 use crate::overdue::Overdue;
 use crate::parked::Parked;
 use crate::planted::planted;
@@ -41,6 +42,7 @@ use parking_lot::Mutex;
 
 mod answer;
 mod batch;
+mod leasing;
 mod parking;
 mod suspected;
 mod unreadable;
@@ -108,6 +110,8 @@ pub(crate) struct Step {
     pub(crate) starts: Vec<(DueClock, Attempt)>,
     /// The outcomes it took, and whose they are.
     outcomes: Vec<(Revision, Running, Outcome)>,
+    /// The leases that it ended, and the flows in which they had room.
+    ended_leases: Vec<(Revision, Vec<Flow>)>,
     /// What had been counted before it.
     before: Stats,
     /// What changes of the backlog; `None` if that has to be counted anew.
@@ -191,6 +195,9 @@ pub(crate) struct Scheduler {
     /// How many missed points of calendars this step has counted.
     points: u64,
     in_flight: InFlight,
+    leases: Leases,
+    /// Those that this step has ended, and the flows in which they had room.
+    ended_leases: Vec<(Revision, Vec<Flow>)>,
     /// The part in what all schedulers of the process share, and among how many that is divided.
     member: Member,
     among: usize,
@@ -252,6 +259,8 @@ impl Scheduler {
             overdue: Overdue::new(now, overdue, config.catch_up_per_second),
             holds: Holds::default(),
             in_flight: InFlight::new(member.places(), in_flight),
+            leases: Leases::new(member.places()),
+            ended_leases: Vec::new(),
             kept: Kept::new(kept),
             member,
             among,
@@ -354,12 +363,14 @@ impl Scheduler {
             window_bytes: self.window.bytes()
                 + overdue.bytes()
                 + self.in_flight.bytes()
+                + self.leases.bytes()
                 + self.kept.bytes()
                 + self.suspects.bytes()
                 + self.parked.bytes(),
             capped_queues: self.window.capped() + overdue.capped(),
             catching_up: !self.overdue.is_done(),
             in_flight: self.in_flight.len(),
+            leased: self.leases.len(),
             suspects: self.suspects.len(),
             parked: self.parked.len(),
             overdue: self.backlog.overdue(self.now),
@@ -419,6 +430,10 @@ impl Scheduler {
         self.suspects.undo(started);
         for (_, attempt) in step.starts {
             self.in_flight.remove(attempt.revision);
+            self.leases.remove(attempt.revision);
+        }
+        for (revision, flows) in step.ended_leases {
+            self.leases.put_back(revision, flows);
         }
         let answers = (step.answers.len() + step.batches.len()) as u64;
         let outcomes = step.outcomes.into_iter();
@@ -672,6 +687,7 @@ impl Scheduler {
             failure = Some(StoreError::Unavailable { reason });
         }
         step.failure = failure;
+        step.ended_leases = mem::take(&mut self.ended_leases);
         step.corrections = draft.corrections(&self.backlog);
         (step.changes, self.kept) = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
@@ -759,16 +775,33 @@ impl Scheduler {
             self.stats.outdated += 1; // removed or replaced while it ran
             return Ok(());
         };
-        let result = match outcome.verdict {
-            Verdict::Done => AttemptResult::Done,
-            Verdict::Failed { .. } => AttemptResult::Failed,
-            Verdict::Stopped => AttemptResult::Stopped,
-        };
         if let Some(attempt) = record.attempts.last_mut()
             && !planted!(HandOverForgotten)
         {
             attempt.started = started;
         }
+        let is_failure = matches!(outcome.verdict, Verdict::Failed { .. });
+        let record = self.conclude(record, outcome, now);
+        if is_failure && record.state == State::Pending && planted!(LoseRetry) {
+            draft.write(record);
+            return Ok(());
+        }
+        self.write(draft, record);
+        Ok(())
+    }
+
+    /// What becomes of a record by the outcome of its attempt.
+    fn conclude(
+        &mut self,
+        mut record: Box<Record>,
+        outcome: Outcome,
+        now: Timestamp,
+    ) -> Box<Record> {
+        let result = match outcome.verdict {
+            Verdict::Done => AttemptResult::Done,
+            Verdict::Failed { .. } => AttemptResult::Failed,
+            Verdict::Stopped => AttemptResult::Stopped,
+        };
         end_attempt(&mut record, now, result, outcome.detail, outcome.answer);
         record.interruptions = 0;
         match outcome.verdict {
@@ -805,17 +838,17 @@ impl Scheduler {
                     not_before,
                     &mut self.random,
                 );
+                let asked = match outcome.next {
+                    Some(NextRun::In(delay)) => Some(boot + delay.min(policy::DELAY_MAX)),
+                    Some(NextRun::Never) | None => None,
+                };
                 match next {
                     policy::Next::Retry(due) => {
-                        record.due = due;
+                        record.due = asked.unwrap_or(due);
                         record.state = State::Pending;
                         record.revision = self.next_revision();
                         if planted!(NewIdForRetry) {
                             record.id.set = record.revision;
-                        }
-                        if planted!(LoseRetry) {
-                            draft.write(record);
-                            return Ok(());
                         }
                     }
                     policy::Next::Exhausted => {
@@ -825,8 +858,7 @@ impl Scheduler {
                 }
             }
         }
-        self.write(draft, record);
-        Ok(())
+        record
     }
 
     fn start_due(
@@ -953,6 +985,12 @@ impl Scheduler {
             State::Delivering if self.in_flight.contains(record.revision) => {
                 return Ok(Attended::Nothing);
             }
+            State::Delivering if record.leased_until().is_some() => {
+                if self.lose_lease(&mut record) {
+                    self.write(draft, record);
+                    return Ok(Attended::Settled);
+                }
+            }
             State::Delivering => {
                 // Claimed by a process that ended before the outcome was recorded.
                 if planted!(ForgetInterrupted) {
@@ -1001,12 +1039,18 @@ impl Scheduler {
             return Ok(self.hold_back(record, draft));
         }
         let route = self.route(&record);
-        let rules = self.config.flows.as_deref();
-        let (queue, boot) = (&record.name.queue, self.now.boot);
-        match self.in_flight.take_place(queue, &route.flows, rules, boot) {
-            Ok(()) => {
-                self.parked.look_at(&route.flows);
-                self.claim(record, route.flows, is_asked_for, since, draft, starts);
+        let flows = route.all_flows();
+        let taken = self.take_room(&record.name.queue, &route, &flows);
+        match taken {
+            Ok(lease) => {
+                self.parked.look_at(&flows);
+                let claim = Claim {
+                    flows,
+                    lease,
+                    is_asked_for,
+                    since,
+                };
+                self.claim(record, claim, draft, starts);
                 Ok(Attended::Started)
             }
             Err(Lacking::Place) => {
@@ -1015,7 +1059,7 @@ impl Scheduler {
                 Ok(Attended::Nothing)
             }
             Err(Lacking::Flow(at, may)) => {
-                let flow = &route.flows[at];
+                let flow = &flows[at];
                 let parked = self.park((flow, route.priority), from, since, record, draft);
                 let until = match may {
                     May::At(until) => Some(until),
@@ -1027,17 +1071,42 @@ impl Scheduler {
         }
     }
 
+    /// Takes a place for an attempt, or room for one that is leased, and then says for how long.
+    fn take_room(
+        &self,
+        queue: &QueueName,
+        route: &Route,
+        flows: &[Flow],
+    ) -> Result<Option<Duration>, Lacking> {
+        let (rules, boot) = (self.config.flows.as_deref(), self.now.boot);
+        if route.lease.is_none() {
+            let taken = self.in_flight.take_place(queue, flows, rules, boot);
+            return taken.map(|()| None);
+        }
+        // Leases leave half of the memory to attempts that have places.
+        if self.leases.bytes() >= self.in_flight.most_bytes() / 2 && self.leases.len() > 0 {
+            return Err(Lacking::Flow(0, May::At(boot + ROOM_PAUSE)));
+        }
+        let leased = self.in_flight.take_lease(flows, rules, boot);
+        leased.map(Some)
+    }
+
     /// Claims an attempt of a timer that has its place: the record says so before the attempt starts.
     fn claim(
         &mut self,
         mut record: Box<Record>,
-        flows: Vec<Flow>,
-        is_asked_for: bool,
-        since: Option<Timestamp>,
+        claim: Claim,
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
     ) {
-        let by = self.now.by(record.clock);
+        let Claim {
+            flows,
+            lease,
+            is_asked_for,
+            since,
+        } = claim;
+        let clock = record.clock;
+        let by = self.now.by(clock);
         let early = planted!(FireEarly);
         let moved = planted!(MoveKeepsOldDeadline);
         assert!(
@@ -1066,19 +1135,20 @@ impl Scheduler {
             held,
             ended: None,
         });
+        let (due, deadline) = (record.due, record.first_due);
+        if let Some(lease) = lease {
+            self.lease_out(&mut record, lease);
+        }
         let attempt = Attempt {
             id: record.id,
             name: record.name.clone(),
             revision: record.revision,
             number: record.attempt,
-            due: record.due,
-            deadline: if is_asked_for {
-                record.first_due
-            } else {
-                record.due
-            },
+            due,
+            deadline: if is_asked_for { deadline } else { due },
             started: by,
             held,
+            lease: lease.and(record.leased_until()),
             run: record.recurring.as_ref().map(|recurring| Run {
                 number: recurring.run,
                 nominal: recurring.nominal,
@@ -1087,8 +1157,18 @@ impl Scheduler {
             payload: record.payload.clone(),
             origin: Origin::default(),
         };
-        starts.push((record.clock, attempt));
         self.stats.attempts += 1;
+        if lease.is_some() {
+            let late = by.saturating_since(due + held);
+            self.stats.lateness.record(late);
+            self.stats.leases += 1;
+            starts.push((clock, attempt));
+            self.leases.note(record.revision, flows);
+            self.admit_lease(&record);
+            draft.write(record);
+            return;
+        }
+        starts.push((clock, attempt));
         let running = Running {
             name: record.name.clone(),
             flows,
@@ -1227,6 +1307,10 @@ impl Scheduler {
     }
 
     fn take_off(&mut self, clock: DueClock, wake: Wake, queue: &QueueName) {
+        if let Some(flows) = self.leases.remove(wake.revision) {
+            self.parked.look_at(&flows);
+            self.ended_leases.push((wake.revision, flows));
+        }
         self.suspects.forget(wake.revision);
         self.parked.forget(wake.revision);
         self.window.forget(clock, wake, queue);
@@ -1249,6 +1333,17 @@ impl Scheduler {
         self.next_revision = Revision(revision.0 + 1);
         revision
     }
+}
+
+/// How an attempt is claimed.
+struct Claim {
+    /// The flows in which it has room.
+    flows: Vec<Flow>,
+    /// For how long it is leased, if it is.
+    lease: Option<Duration>,
+    is_asked_for: bool,
+    /// Since when it could not start, by the boot clock.
+    since: Option<Timestamp>,
 }
 
 /// Whether a request makes room, and is taken on a full disk.

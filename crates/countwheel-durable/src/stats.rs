@@ -42,6 +42,14 @@ pub struct Stats {
     pub interrupted: u64,
     /// Outcomes of timers that had been removed or replaced meanwhile.
     pub outdated: u64,
+    /// Attempts that were leased.
+    pub leases: u64,
+    /// Leases that were extended.
+    pub leases_extended: u64,
+    /// Leases that ended without an outcome.
+    pub leases_lost: u64,
+    /// Leases that were given back before anybody began.
+    pub leases_released: u64,
     /// Times a record could not be read, for a request, for an outcome or when it was due: each
     /// time, nothing but that was left out.
     pub unreadable: u64,
@@ -86,8 +94,10 @@ pub struct Stats {
     /// By how much the wall clock is ahead of the time line of delays, in microseconds; negative is
     /// behind.
     pub line_skew_micros: i64,
-    /// Attempts that run now.
+    /// Attempts that run now, without those that are leased.
     pub in_flight: usize,
+    /// Attempts that are leased now, of the leases that were granted since the opening.
+    pub leased: usize,
     /// Timers that run or wait as suspects: the process ended at least twice in a row during an
     /// attempt of each.
     pub suspects: usize,
@@ -145,6 +155,7 @@ impl Stats {
             committed_before: None,
             line_skew_micros: 0,
             in_flight: 0,
+            leased: 0,
             suspects: 0,
             parked: 0,
             overdue: OverdueCount {
@@ -180,6 +191,10 @@ impl Stats {
             overlapped: self.overlapped + other.overlapped,
             interrupted: self.interrupted + other.interrupted,
             outdated: self.outdated + other.outdated,
+            leases: self.leases + other.leases,
+            leases_extended: self.leases_extended + other.leases_extended,
+            leases_lost: self.leases_lost + other.leases_lost,
+            leases_released: self.leases_released + other.leases_released,
             unreadable: self.unreadable + other.unreadable,
             forgotten: self.forgotten + other.forgotten,
             commits: self.commits + other.commits,
@@ -205,6 +220,7 @@ impl Stats {
                 .max_by_key(|skew| skew.unsigned_abs())
                 .unwrap_or(0),
             in_flight: self.in_flight + other.in_flight,
+            leased: self.leased + other.leased,
             suspects: self.suspects + other.suspects,
             parked: self.parked + other.parked,
             overdue: OverdueCount {

@@ -963,6 +963,20 @@ impl Timers {
         self.hub.common.budget.flows_changed();
     }
 
+    /// The same of one flow, or there is a new [grant](crate::Flows::lease) of it. Costs nothing for what waits for
+    /// others.
+    ///
+    /// ```
+    /// # use countwheel_durable::{Flow, Timers};
+    /// fn lease_one_more(timers: &Timers, queue: &str) {
+    ///     // Here the program notes that `Flows::lease` may grant one lease more.
+    ///     timers.flow_changed(&Flow::new(queue));
+    /// }
+    /// ```
+    pub fn flow_changed(&self, flow: &crate::Flow) {
+        self.hub.common.budget.flow_changed(flow);
+    }
+
     /// Timers may have other [flows](crate::Flows::route) than before, since where they go has changed: those that
     /// wait are read anew. Costs a look at all that is due.
     ///

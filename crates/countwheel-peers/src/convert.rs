@@ -5,17 +5,17 @@ use std::num::NonZeroU32;
 
 use countwheel_durable::store::StoreError;
 use countwheel_durable::{
-    BatchError, Configured, CronExpression, Delays, DrainMode, Due, Jitter, Missed, Moved, Overlap,
-    PolicyError, Precondition, Preset, QueueName, Recurrence, RecurrenceError, Request, Response,
-    RetryPolicy, Revision, Schedule, Set, SetOptions, SettingError, SettingName,
-    SettingPrecondition, SettingsVersion, Shift, StateKind, TimerError, TimerId, TimerName,
-    Timestamp, Was, Zone, check_policy,
+    BatchError, Configured, CronExpression, Delays, DrainMode, Due, Extended, Jitter, LeaseToken,
+    Missed, Moved, NextRun, Outcome, Overlap, PolicyError, Precondition, Preset, QueueName,
+    Recurrence, RecurrenceError, Request, Response, RetryPolicy, Revision, Schedule, Set,
+    SetOptions, SettingError, SettingName, SettingPrecondition, SettingsVersion, Settled, Shift,
+    StateKind, TimerError, TimerId, TimerName, Timestamp, Verdict, Was, Zone, check_policy,
 };
 
 use crate::wire::{
     WireBody, WireDelays, WireDue, WireError, WireJitter, WireMissed, WireMode, WirePolicy,
     WirePrecondition, WireRecurrence, WireRequest, WireResponse, WireSchedule, WireShift,
-    WireState,
+    WireState, WireVerdict,
 };
 
 impl<'a> WireRequest<'a> {
@@ -87,6 +87,40 @@ impl<'a> WireRequest<'a> {
                 let (queue, key) = parts(name);
                 let due = WireDue::of(*due);
                 Self::Revive { queue, key, due }
+            }
+            Request::Settle {
+                name,
+                token,
+                outcome,
+            } => {
+                let (queue, key) = parts(name);
+                Self::Settle {
+                    queue,
+                    key,
+                    revision: token.revision.0,
+                    attempt: token.attempt,
+                    verdict: WireVerdict::of(outcome)?,
+                    detail: outcome.detail.as_str().into(),
+                }
+            }
+            Request::Extend { name, token, lease } => {
+                let (queue, key) = parts(name);
+                Self::Extend {
+                    queue,
+                    key,
+                    revision: token.revision.0,
+                    attempt: token.attempt,
+                    lease: *lease,
+                }
+            }
+            Request::Release { name, token } => {
+                let (queue, key) = parts(name);
+                Self::Release {
+                    queue,
+                    key,
+                    revision: token.revision.0,
+                    attempt: token.attempt,
+                }
             }
             Request::Configure {
                 name,
@@ -162,6 +196,38 @@ impl<'a> WireRequest<'a> {
                 name: TimerName::from_text(queue, key)?,
                 due: due.due(),
             },
+            Self::Settle {
+                queue,
+                key,
+                revision,
+                attempt,
+                verdict,
+                detail,
+            } => Request::Settle {
+                name: TimerName::from_text(queue, key)?,
+                token: token_of(revision, attempt),
+                outcome: verdict.outcome(&detail),
+            },
+            Self::Extend {
+                queue,
+                key,
+                revision,
+                attempt,
+                lease,
+            } => Request::Extend {
+                name: TimerName::from_text(queue, key)?,
+                token: token_of(revision, attempt),
+                lease,
+            },
+            Self::Release {
+                queue,
+                key,
+                revision,
+                attempt,
+            } => Request::Release {
+                name: TimerName::from_text(queue, key)?,
+                token: token_of(revision, attempt),
+            },
             Self::Configure {
                 name,
                 value,
@@ -178,6 +244,40 @@ impl<'a> WireRequest<'a> {
                 },
             },
         })
+    }
+}
+
+fn token_of(revision: u64, attempt: u32) -> LeaseToken {
+    LeaseToken {
+        revision: Revision(revision),
+        attempt,
+    }
+}
+
+impl WireVerdict {
+    /// # Errors
+    /// If there is more to the outcome than a verdict: no request of a worker has that.
+    fn of(outcome: &Outcome) -> Result<Self, TimerError> {
+        match (outcome.verdict, outcome.next, &outcome.answer) {
+            (Verdict::Done, None, None) => Ok(Self::Done),
+            (Verdict::Failed { retry_after }, None, None) => Ok(Self::Failed { retry_after }),
+            (Verdict::Failed { .. }, Some(NextRun::In(after)), None) => Ok(Self::Again { after }),
+            (Verdict::Stopped, None, None) => Ok(Self::Stopped),
+            _ => {
+                let reason = "an outcome with an answer or a wish stays with its owner".to_owned();
+                Err(TimerError::Unavailable { reason })
+            }
+        }
+    }
+
+    fn outcome(self, detail: &str) -> Outcome {
+        let failed = |retry_after| Outcome::new(Verdict::Failed { retry_after }, detail);
+        match self {
+            Self::Done => Outcome::new(Verdict::Done, detail),
+            Self::Failed { retry_after } => failed(retry_after),
+            Self::Stopped => Outcome::new(Verdict::Stopped, detail),
+            Self::Again { after } => failed(None).next_run(after),
+        }
     }
 }
 
@@ -403,6 +503,13 @@ impl<'a> WireResponse<'a> {
                 name: name.as_str().into(),
                 version: version.0,
             },
+            Response::Settled(settled) => Self::Settled {
+                state: WireState::of(settled.state),
+                due: settled.due.map(Timestamp::as_micros),
+            },
+            Response::Extended(extended) => Self::Extended {
+                until: extended.until.as_micros(),
+            },
         }
     }
 
@@ -441,6 +548,13 @@ impl<'a> WireResponse<'a> {
             Self::Configured { name, version } => Response::Configured(Configured {
                 name: SettingName::new(name)?,
                 version: SettingsVersion(version),
+            }),
+            Self::Settled { state, due } => Response::Settled(Settled {
+                state: state.state(),
+                due: due.map(Timestamp::from_micros),
+            }),
+            Self::Extended { until } => Response::Extended(Extended {
+                until: Timestamp::from_micros(until),
             }),
         })
     }
@@ -512,6 +626,10 @@ impl<'a> WireError<'a> {
             TimerError::NotFound => Self::NotFound,
             TimerError::Gone { at } => Self::Gone { at: at.as_micros() },
             TimerError::Conflict { state } => Self::Conflict(WireState::of(*state)),
+            TimerError::LeaseLost { state, until } => Self::LeaseLost {
+                state: WireState::of(*state),
+                until: until.map(Timestamp::as_micros),
+            },
             TimerError::Changed { current } => Self::Changed { current: current.0 },
             TimerError::Exists { state } => Self::Exists(WireState::of(*state)),
             TimerError::Draining { queue, mode } => Self::Draining {
@@ -618,6 +736,10 @@ impl<'a> WireError<'a> {
             },
             Self::Conflict(state) => TimerError::Conflict {
                 state: state.state(),
+            },
+            Self::LeaseLost { state, until } => TimerError::LeaseLost {
+                state: state.state(),
+                until: until.map(Timestamp::from_micros),
             },
             Self::Changed { current } => TimerError::Changed {
                 current: Revision(current),

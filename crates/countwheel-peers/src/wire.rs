@@ -78,6 +78,41 @@ pub(crate) enum WireRequest<'a> {
         value: Option<&'a [u8]>,
         precondition: WirePrecondition,
     },
+    Settle {
+        queue: &'a str,
+        key: &'a str,
+        revision: u64,
+        attempt: u32,
+        verdict: WireVerdict,
+        detail: Cow<'a, str>,
+    },
+    Extend {
+        queue: &'a str,
+        key: &'a str,
+        revision: u64,
+        attempt: u32,
+        lease: Duration,
+    },
+    Release {
+        queue: &'a str,
+        key: &'a str,
+        revision: u64,
+        attempt: u32,
+    },
+}
+
+/// How a leased attempt ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) enum WireVerdict {
+    Done,
+    Failed {
+        retry_after: Option<Duration>,
+    },
+    Stopped,
+    /// Failed, and the next attempt is due so long from now.
+    Again {
+        after: Duration,
+    },
 }
 
 /// Times are microseconds since 1970.
@@ -224,6 +259,13 @@ pub(crate) enum WireResponse<'a> {
         name: Cow<'a, str>,
         version: u64,
     },
+    Settled {
+        state: WireState,
+        due: Option<u64>,
+    },
+    Extended {
+        until: u64,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -330,6 +372,10 @@ pub(crate) enum WireError<'a> {
     /// What has no form of its own.
     Other {
         reason: Cow<'a, str>,
+    },
+    LeaseLost {
+        state: WireState,
+        until: Option<u64>,
     },
 }
 

@@ -176,6 +176,7 @@ impl Rules {
         Route {
             flows: flows.collect(),
             priority: u32::from(priority),
+            lease: None,
         }
     }
 }

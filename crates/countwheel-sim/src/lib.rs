@@ -28,6 +28,7 @@ pub mod ages;
 mod failure;
 pub mod flows;
 pub mod idle;
+pub mod leases;
 pub mod machine;
 pub mod model;
 pub mod nodes;

@@ -615,6 +615,9 @@ impl Model {
             }
             Request::Configure { .. } => unreachable!("no world asks for a setting"),
             Request::Forget { .. } => unreachable!("no world purges a queue"),
+            Request::Settle { .. } | Request::Extend { .. } | Request::Release { .. } => {
+                unreachable!("these worlds lease nothing")
+            }
         }
     }
 
@@ -628,7 +631,11 @@ impl Model {
             Response::Set(Set { revision, .. }) | Response::Moved(Moved { revision, .. }) => {
                 Some(*revision)
             }
-            Response::Removed(_) | Response::Forgotten(_) | Response::Configured(_) => None,
+            Response::Removed(_)
+            | Response::Forgotten(_)
+            | Response::Configured(_)
+            | Response::Settled(_)
+            | Response::Extended(_) => None,
         };
         if let Some(revision) = fresh {
             let last = self.last_revision;

@@ -9,7 +9,6 @@ use countwheel_durable::PlantedBug as InEngine;
 use countwheel_peers::PlantedBug as InPeers;
 use countwheel_postgres::PlantedBug as InPostgres;
 
-use crate::flows;
 use crate::machine::{Kind, Machine};
 use crate::nodes;
 use crate::panic_text;
@@ -17,6 +16,7 @@ use crate::rot;
 use crate::shards;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, removed, scrub, starts};
 use crate::world::{self, Options};
+use crate::{flows, leases};
 
 /// A mistake of the product: of the engine, of the store on a disk, of the store in a PostgreSQL, or of
 /// the nodes of a cluster.
@@ -170,7 +170,7 @@ impl Drop for Planted {
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, nodes that share them, timers that wait for
-/// flows, or everything together.
+/// flows, attempts that are leased, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
@@ -206,6 +206,17 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if name.starts_with("Flow") || ["PriorityIgnored", "SharePassedOn"].contains(&&*name) {
         return "flows";
+    }
+    let of_leases = [
+        "LeaseLeaks",
+        "LostUncounted",
+        "LeaseNeverEnds",
+        "OldTokenCounts",
+        "ExtendForgotten",
+        "ReleaseCounts",
+    ];
+    if of_leases.contains(&&*name) {
+        return "leases";
     }
     if IN_SHARDS.contains(&bug) || matches!(bug, PlantedBug::Postgres(_)) {
         return "shards";
@@ -252,6 +263,15 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
                 ..flows::Options::default()
             };
             flows::run(seed, &options).err().map(|failure| failure.what)
+        }
+        "leases" => {
+            let options = leases::Options {
+                planted_bug: Some(bug),
+                ..leases::Options::default()
+            };
+            leases::run(seed, &options)
+                .err()
+                .map(|failure| failure.what)
         }
         _ => {
             let options = Options {

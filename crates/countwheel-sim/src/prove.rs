@@ -12,7 +12,7 @@ use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
-use countwheel_sim::{Failure, Random, flows, nodes, panic_text, rot, shards};
+use countwheel_sim::{Failure, Random, flows, leases, nodes, panic_text, rot, shards};
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::Mutex;
 
@@ -106,6 +106,23 @@ pub(crate) struct Nodes {
 /// What `sim flows` takes.
 #[derive(Args)]
 pub(crate) struct FlowsOf {
+    /// How many seeds.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// How many steps each before everything works.
+    #[arg(long, default_value_t = 300)]
+    steps: u64,
+    /// How many of the last things that happened to show if one fails.
+    #[arg(long, default_value_t = 60)]
+    log: usize,
+}
+
+/// What `sim flows` takes.
+#[derive(Args)]
+pub(crate) struct Leases {
     /// How many seeds.
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
@@ -363,6 +380,35 @@ impl FlowsOf {
         let sum = Mutex::new(flows::Report::default());
         let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
             let report = flows::run(seed, options)?;
+            sum.lock().add(&report);
+            Ok(())
+        });
+        failure.map_or(Ok(()), Err)?;
+        let took = clock.now().saturating_since(start);
+        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+    }
+}
+
+impl Leases {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        let options = leases::Options {
+            steps: self.steps,
+            log: self.log,
+            ..leases::Options::default()
+        };
+        report(self.prove(first, &options), "leases")
+    }
+
+    fn prove(&self, first: u64, options: &leases::Options) -> Result<String, Box<Failure>> {
+        let clock = SystemClock::new();
+        let start = clock.now();
+        let sum = Mutex::new(leases::Report::default());
+        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
+            let report = leases::run(seed, options)?;
             sum.lock().add(&report);
             Ok(())
         });

@@ -135,7 +135,9 @@ impl Seen {
             Response::Set(_)
             | Response::Moved(_)
             | Response::Forgotten(_)
-            | Response::Configured(_) => {}
+            | Response::Configured(_)
+            | Response::Settled(_)
+            | Response::Extended(_) => {}
         }
     }
 

@@ -226,6 +226,17 @@ impl FlowTable {
         }
     }
 
+    /// The limits of one flow have changed.
+    pub(super) fn limit_changed(&mut self, flow: &Flow, mut wake: impl FnMut(u64)) {
+        let Some(one) = self.flows.get_mut(flow) else {
+            return;
+        };
+        for waits in &mut one.turn {
+            waits.is_woken = true;
+            wake(waits.member);
+        }
+    }
+
     /// Wakes the first of those that wait for a flow in which there may be room now.
     pub(super) fn wake(&mut self, spare: Spare, mut wake: impl FnMut(u64, &Flow)) {
         let mut freed = std::mem::take(&mut self.freed);

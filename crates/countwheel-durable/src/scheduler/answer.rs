@@ -66,6 +66,19 @@ impl Scheduler {
                 .map(Response::Forgotten),
             Request::Fire { name } => self.fire(&name, draft).map(Response::Moved),
             Request::Revive { name, due } => self.revive(&name, due, draft).map(Response::Moved),
+            Request::Settle {
+                name,
+                token,
+                outcome,
+            } => self
+                .settle_lease(&name, token, outcome, draft)
+                .map(Response::Settled),
+            Request::Extend { name, token, lease } => self
+                .extend(&name, token, lease, draft)
+                .map(Response::Extended),
+            Request::Release { name, token } => {
+                self.release(&name, token, draft).map(Response::Settled)
+            }
             Request::Configure {
                 name,
                 value,

@@ -255,10 +255,11 @@ impl Scheduler {
                 continue;
             };
             let route = self.route(&record);
+            let flows = route.all_flows();
             let wake = entry.wake;
             let is_left = |other| self.parked.is_left_to(other, queue, clock, wake);
-            let mut others = route.flows.iter().filter(|other| *other != flow);
-            if !route.flows.contains(flow) || others.any(is_left) {
+            let mut others = flows.iter().filter(|other| *other != flow);
+            if !flows.contains(flow) || others.any(is_left) {
                 continue;
             }
             let order = Order {

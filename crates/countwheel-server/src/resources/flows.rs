@@ -142,7 +142,11 @@ impl DeliveryLimits {
         flows.extend(serial_key.map(|key| Flow::new(format!("{SERIAL}{} {key}", name.queue))));
         let of_queue = queue.and_then(|queue| queue.priority);
         let priority = priority.or(of_queue).unwrap_or_default();
-        Route { flows, priority }
+        Route {
+            flows,
+            priority,
+            lease: None,
+        }
     }
 
     /// The flow of a URL; `None` if it is none, which the attempt settles.
