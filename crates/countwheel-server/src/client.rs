@@ -31,6 +31,7 @@ pub use self::cluster::{
     ClusterShards, MoveProgress, MoveTarget, NodeCounts, NodeMarked, PlannedMove, Rebalanced,
     ShardCounts, ShardMoved,
 };
+use crate::api::timers::LEASED;
 use crate::api::{recurrence, retry, simulate};
 use crate::roots;
 use crate::time::{format_time, parse_time};
@@ -1579,6 +1580,9 @@ fn maybe_time<'de, D: Deserializer<'de>>(source: D) -> Result<Option<Timestamp>,
 
 fn state<'de, D: Deserializer<'de>>(source: D) -> Result<StateKind, D::Error> {
     let text = String::deserialize(source)?;
+    if text == LEASED {
+        return Ok(StateKind::Delivering);
+    }
     text.parse().map_err(serde::de::Error::custom)
 }
 

@@ -21,6 +21,7 @@ use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
+use crate::pull::Desk;
 use crate::resolver::{NotResolved, Resolver};
 use crate::resources::Catalogue;
 use crate::resources::breaker::{Breaker, Sign, Turn};
@@ -54,6 +55,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 pub struct HttpHandler {
     runtime: Handle,
     sender: Sender,
+    desk: Arc<Desk>,
 }
 
 #[derive(Clone, Debug)]
@@ -92,6 +94,7 @@ impl HttpHandler {
         let pool = Pool::new(resolver, tls, kept, Arc::clone(&clock));
         Self {
             runtime,
+            desk: Arc::default(),
             sender: Sender {
                 pool,
                 targets,
@@ -125,6 +128,12 @@ impl HttpHandler {
         self
     }
 
+    /// The same, whose leased attempts go to the workers at this desk.
+    pub(crate) fn at_desk(mut self, desk: &Arc<Desk>) -> Self {
+        self.desk = Arc::clone(desk);
+        self
+    }
+
     /// How long the phases took of connections that were made.
     pub(crate) fn phases(&self) -> Arc<Mutex<Phases>> {
         self.sender.pool.phases()
@@ -133,6 +142,10 @@ impl HttpHandler {
 
 impl Handler for HttpHandler {
     fn start(&self, attempt: Attempt, done: Completion) {
+        if attempt.lease.is_some() {
+            self.desk.arrived(&self.runtime, attempt);
+            return;
+        }
         let sender = self.sender.clone();
         let mut delivery = Delivery {
             began: sender.clock.now(),

@@ -30,6 +30,7 @@ pub mod moving;
 mod nodes;
 mod places;
 mod pool;
+mod pull;
 mod purge;
 mod resolver;
 mod resources;

@@ -666,6 +666,7 @@ impl Service {
             Arc::clone(&catalogue),
             self.targets.clone(),
         ));
+        let handler = handler.at_desk(flows.desk());
         let limits = Config {
             max_in_flight: budget.attempts,
             flows: Some(Arc::<DeliveryLimits>::clone(&flows)),

@@ -17,7 +17,7 @@ use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, QueueVerb, json_body, precondition, queue_and_verb_of};
 use super::timers::{TimerBody, due};
-use super::{App, answer, purge};
+use super::{App, answer, leases, purge};
 use crate::job::Job;
 use crate::time::format_time;
 
@@ -33,6 +33,7 @@ pub(super) async fn of_queue(
         QueueVerb::Resume => resume(&app, Some(queue), request).await,
         QueueVerb::Purge => purge::purge(&app, queue, request).await,
         QueueVerb::CancelPurge => purge::cancel(&app, queue, request).await,
+        QueueVerb::Lease => leases::of_queue(&app, queue, request).await,
     }
 }
 
@@ -254,6 +255,7 @@ fn without_condition(headers: &HeaderMap) -> Result<(), Problem> {
 pub(super) fn no_such_verb() -> Problem {
     Problem::new(
         Code::NotFound,
-        "a queue takes POST with :pause, :drain, :resume, :purge or :cancel-purge at the end of its path",
+        "a queue takes POST with :pause, :drain, :resume, :purge, :cancel-purge or :lease at the end of its \
+         path",
     )
 }

@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 84] = [
+const KNOWN_NAMES: [&str; 92] = [
     "accept_loss",
     "adaptive",
     "at",
@@ -266,6 +266,8 @@ const KNOWN_NAMES: [&str; 84] = [
     "concurrency",
     "content_type",
     "cron",
+    "dead",
+    "detail",
     "disabled",
     "dry_run",
     "due_after",
@@ -284,8 +286,10 @@ const KNOWN_NAMES: [&str; 84] = [
     "id",
     "in",
     "increment",
+    "items",
     "jitter",
     "key",
+    "lease",
     "limit",
     "linear",
     "max",
@@ -308,6 +312,7 @@ const KNOWN_NAMES: [&str; 84] = [
     "preset",
     "priority",
     "queue",
+    "queues",
     "rate",
     "repeats",
     "retry",
@@ -330,9 +335,12 @@ const KNOWN_NAMES: [&str; 84] = [
     "target",
     "timeout",
     "timers",
+    "token",
     "type",
     "until",
     "url",
+    "wait",
+    "worker",
     "zone",
 ];
 

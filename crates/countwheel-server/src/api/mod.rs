@@ -4,6 +4,7 @@ mod cluster;
 mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod json;
+mod leases;
 mod moving;
 mod operate;
 mod pages;
@@ -55,6 +56,7 @@ use crate::metrics::{Callers, RequestLabels, Requests};
 use crate::moving::{Moves, Passed};
 use crate::places::{Figures, Places};
 use crate::pool::Phases;
+use crate::pull::Desk;
 use crate::resources::flows::{Closed, DeliveryLimits};
 use crate::resources::sealed::Vault;
 use crate::resources::{Catalogue, Resources};
@@ -278,6 +280,11 @@ impl App {
         &self.catalogue
     }
 
+    /// Where workers ask for leases.
+    pub(crate) fn desk(&self) -> Option<&Arc<Desk>> {
+        self.flows.as_ref().map(|flows| flows.desk())
+    }
+
     /// Why a timer that is due waits, if something else than a lack of places holds it.
     fn held_by(&self, record: &Record) -> Option<String> {
         let flows = self.flows.as_ref()?;
@@ -343,21 +350,23 @@ impl App {
         self.token.is_some()
     }
 
-    /// Hands a request to the scheduler and waits for the answer of its verb.
-    pub(crate) async fn ask<T: TryFrom<durable::Response>>(
+    /// Hands a request to the scheduler. The future waits for the answer of its verb.
+    pub(crate) fn ask<T: TryFrom<durable::Response>>(
         &self,
         request: durable::Request,
-    ) -> Result<T, TimerError> {
+    ) -> impl Future<Output = Result<T, TimerError>> {
         let (send, receive) = oneshot::channel();
         self.timers.submit(request, move |answer| {
             // A caller that hung up does not hear what was done.
             send.send(answer).unwrap_or_default();
         });
         let late = || TimerError::Unknown("the database has not answered in time".to_owned());
-        let answer = self.in_time(receive).await.ok_or_else(late)?;
-        let answer = answer.unwrap_or(Err(TimerError::Closed))?;
         let wrong = |_| TimerError::Unknown("the answer was that of another request".to_owned());
-        T::try_from(answer).map_err(wrong)
+        async move {
+            let answer = self.in_time(receive).await.ok_or_else(late)?;
+            let answer = answer.unwrap_or(Err(TimerError::Closed))?;
+            T::try_from(answer).map_err(wrong)
+        }
     }
 
     /// What comes in time, if this is a service on a database: one that does not answer may do so for hours.
@@ -460,6 +469,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/queues/{queue}", queue)
         .route("/v1/queues/{queue}/timers", get(timers::list))
         .route("/v1/queues/{queue}/timers/{key}", timer)
+        .route("/v1/leases", post(leases::of_queues))
+        .route("/v1/leases:ack", post(leases::ack))
+        .route("/v1/leases:nack", post(leases::nack))
+        .route("/v1/leases:extend", post(leases::extend))
         .route("/v1/endpoints", get(endpoints::list))
         .route("/v1/endpoints/{name}", endpoint)
         .route("/v1/cluster", get(cluster::glance))

@@ -68,6 +68,9 @@ pub(crate) enum Code {
     InUse,
     NotEmpty,
     SecretKeyRequired,
+    LeaseLost,
+    PushQueue,
+    PullQueue,
 }
 
 impl Code {
@@ -160,6 +163,9 @@ impl Code {
                 S::UNPROCESSABLE_ENTITY,
                 "No key for secrets",
             ),
+            Self::LeaseLost => ("lease_lost", S::CONFLICT, "Lease lost"),
+            Self::PushQueue => ("push_queue", S::CONFLICT, "Queue is pushed"),
+            Self::PullQueue => ("pull_queue", S::UNPROCESSABLE_ENTITY, "Queue is pulled"),
         }
     }
 }
@@ -288,6 +294,12 @@ impl From<TimerError> for Problem {
                 return Self {
                     state: Some(StateKind::Done),
                     ..Self::new(Code::Gone, "the timer is done")
+                };
+            }
+            TimerError::LeaseLost { state, .. } => {
+                return Self {
+                    state: Some(*state),
+                    ..Self::new(Code::LeaseLost, error.to_string())
                 };
             }
             TimerError::Conflict { state } => {

@@ -22,10 +22,10 @@ use super::problem::{Code, Problem};
 use super::purge::PurgeBody;
 use super::request::{Honoured, MAX_BODY_BYTES, Query, json_body, precondition, queue_of};
 use super::timers::{read_priority, read_timeout};
-use super::{App, answer, recurrence, retry, stored};
+use super::{App, answer, leases, recurrence, retry, stored};
 use crate::resources::cloudevents::{CloudEvents, check_source, check_type};
 use crate::resources::endpoint::{EndpointName, Rate};
-use crate::resources::queue::{PAYLOAD_MAX_BYTES, Queue};
+use crate::resources::queue::{Mode, PAYLOAD_MAX_BYTES, Queue};
 use crate::resources::statuses::Statuses;
 use crate::resources::{Entry, Resources, setting_of_queue};
 use crate::time::format_duration;
@@ -170,6 +170,10 @@ struct SettingsBody {
     serial: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     priority: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<Mode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
 }
 
 impl SettingsBody {
@@ -186,6 +190,8 @@ impl SettingsBody {
             cloudevents: queue.cloudevents.clone(),
             serial: queue.serial,
             priority: queue.priority,
+            mode: (queue.mode == Mode::Pull).then_some(queue.mode),
+            lease: queue.lease.map(format_duration),
         }
     }
 }
@@ -340,7 +346,17 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
     let statuses = object.take("statuses");
     let cloudevents = object.take("cloudevents");
     let (serial, priority) = (object.take("serial"), object.take("priority"));
+    let (mode, lease) = (object.take("mode"), object.take("lease"));
     object.finish()?;
+    let is_pulled = mode.as_ref().map_or(Ok(Mode::Push), read_mode)? == Mode::Pull;
+    if is_pulled && let Some(endpoint) = &endpoint {
+        let detail = "a queue of mode \"pull\" has no endpoint: workers fetch its timers";
+        return Err(invalid(endpoint, detail));
+    }
+    if !is_pulled && let Some(lease) = &lease {
+        let detail = "a queue has a lease where its mode is \"pull\"";
+        return Err(invalid(lease, detail));
+    }
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
     let endpoint = endpoint.as_ref().map(|field| read_endpoint(field, known));
     Ok(Queue {
@@ -355,7 +371,17 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
         cloudevents: cloudevents.as_ref().map(read_cloudevents).transpose()?,
         serial: serial.as_ref().map_or(Ok(false), Field::truth)?,
         priority: priority.as_ref().map(read_priority).transpose()?,
+        mode: if is_pulled { Mode::Pull } else { Mode::Push },
+        lease: lease.as_ref().map(leases::read_lease).transpose()?,
     })
+}
+
+fn read_mode(field: &Field<'_>) -> Result<Mode, Problem> {
+    match &*field.text()? {
+        "push" => Ok(Mode::Push),
+        "pull" => Ok(Mode::Pull),
+        _ => Err(invalid(field, "a mode is \"push\" or \"pull\"")),
+    }
 }
 
 fn read_endpoint(field: &Field<'_>, known: &Resources) -> Result<String, Problem> {

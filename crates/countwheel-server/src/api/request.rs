@@ -45,6 +45,7 @@ pub(crate) enum QueueVerb {
     Resume,
     Purge,
     CancelPurge,
+    Lease,
 }
 
 /// The queue that the raw path `/v1/queues/{queue}/…` names.
@@ -61,6 +62,7 @@ pub(crate) fn queue_and_verb_of(uri: &Uri) -> Result<(QueueName, QueueVerb), Pro
         Some((encoded, "resume")) => (encoded, QueueVerb::Resume),
         Some((encoded, "purge")) => (encoded, QueueVerb::Purge),
         Some((encoded, "cancel-purge")) => (encoded, QueueVerb::CancelPurge),
+        Some((encoded, "lease")) => (encoded, QueueVerb::Lease),
         _ => return Err(drain::no_such_verb()),
     };
     Ok((queue(encoded)?, verb))

@@ -34,6 +34,7 @@ use crate::guard::{RefusedTarget, Targets};
 use crate::job::{Extras, Job, Spread, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
 use crate::resources::endpoint::{EndpointName, Opened};
+use crate::resources::queue::Mode;
 use crate::resources::route::check_path;
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 use crate::traced::TraceContext;
@@ -61,6 +62,8 @@ const OCTETS: &str = "application/octet-stream";
 const NEXT_ATTEMPTS: usize = 20;
 /// How often a set is tried that is for whatever timer of its name exists.
 pub(super) const TRIES: usize = 16;
+/// The state that is shown of a timer that a worker has.
+pub(crate) const LEASED: &str = "leased";
 /// The revision of no timer.
 const NO_REVISION: Revision = Revision(0);
 
@@ -210,10 +213,14 @@ fn read_set(
     let adaptive = object.take("adaptive");
     let mut fields = SetFields::take(&mut object)?;
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
-    if !fields.has_target() && of_queue.is_none() {
+    let is_pulled = queue.is_some_and(|queue| queue.mode == Mode::Pull);
+    if !fields.has_target() && of_queue.is_none() && !is_pulled {
         return Err(object.missing("target"));
     }
     object.finish()?;
+    if is_pulled {
+        fields.refuse_target()?;
+    }
     let spread = spread.as_ref().map(|field| fields.spread(field));
     let spread = spread.transpose()?;
     let serial_key = serial_key.as_ref().map(|field| {
@@ -416,6 +423,15 @@ impl<'a> SetFields<'a> {
         let seed = seed.map_err(|_| Problem::new(Code::Internal, "there is no randomness"))?;
         let drawn = Random::new(seed).micros_up_to(within);
         Ok(Spread { within, drawn })
+    }
+
+    /// Refuses a target: workers fetch the timers of this queue.
+    fn refuse_target(&self) -> Result<(), Problem> {
+        let Some(target) = &self.target else {
+            return Ok(());
+        };
+        let detail = "the queue is pulled: workers fetch its timers, which have no target";
+        Err(Problem::new(Code::PullQueue, detail).at(target.pointer()))
     }
 
     /// Refuses a body that the method of the target does not carry.
@@ -973,6 +989,11 @@ pub(super) async fn get(
     Query::of(&uri, &[])?;
     let asked = Arc::clone(&app);
     let held_by = move |record: &Record| asked.held_by(record);
+    let desk = app.desk().cloned();
+    let worker = move |record: &Record| {
+        let worker = desk.as_ref()?.worker(&record.name, record.lease_token());
+        worker.filter(|_| record.leased_until().is_some())
+    };
     app.read(move |timers| {
         let record = timers.get(&name).map_err(Problem::from)?;
         let record =
@@ -991,6 +1012,7 @@ pub(super) async fn get(
                 StatusCode::OK,
                 &TimerBody {
                     held_by,
+                    worker: worker(&record).map(|worker| worker.to_string()),
                     ..TimerBody::of(&record)
                 },
             )
@@ -1076,7 +1098,13 @@ pub(super) struct TimerBody {
     key: String,
     id: String,
     revision: Revision,
-    state: StateKind,
+    /// `leased` of one that is delivered under a lease.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leased_until: Option<String>,
+    /// Who has the lease, if this process has granted it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     done_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -1254,6 +1282,10 @@ impl TimerBody {
                 dead_reason = Some(reason);
             }
         }
+        // While an attempt is leased, the record is due again when the lease ends.
+        let leased_until = record.leased_until();
+        let attempt = record.attempts.last().filter(|_| leased_until.is_some());
+        let due = attempt.map_or(record.due, |attempt| attempt.due);
         let job = Job::decode(&record.payload).ok();
         let body_bytes = job.as_ref().map_or(0, |job| job.body.len());
         let content_type = job.as_ref().and_then(|job| job.content_type.clone());
@@ -1264,13 +1296,18 @@ impl TimerBody {
             key: record.name.key.to_string(),
             id: record.id.to_string(),
             revision: record.revision,
-            state: record.state.kind(),
+            state: match leased_until {
+                Some(_) => LEASED,
+                None => record.state.kind().as_str(),
+            },
+            leased_until: leased_until.map(format_time),
+            worker: None,
             done_at,
             keep_until,
             dead_at,
             dead_reason,
             created: format_time(record.created),
-            due: format_time(record.due),
+            due: format_time(due),
             target: job.map(TargetBody::of),
             content_type,
             body_bytes,

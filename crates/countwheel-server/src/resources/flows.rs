@@ -9,9 +9,11 @@ use axum::http::Uri;
 use countwheel_durable::{Flow, FlowLimits, FlowRate, Flows, QueueName, Route, TimerName, Timers};
 
 use super::endpoint::{EndpointName, Rate};
+use super::queue::Mode;
 use super::{Catalogue, Resources};
 use crate::guard::{Targets, port_of_url};
 use crate::job::{Extras, Job, Place};
+use crate::pull::{self, Desk, PULL};
 
 /// What the names of flows begin with, by what the flow is.
 const QUEUE: &str = "queue ";
@@ -26,6 +28,7 @@ pub(crate) struct DeliveryLimits {
     catalogue: Arc<Catalogue>,
     targets: Targets,
     part: Part,
+    desk: Arc<Desk>,
 }
 
 /// Which part of each limit is this node's: as many shards as it owns, of all.
@@ -72,7 +75,13 @@ impl DeliveryLimits {
             catalogue,
             targets,
             part,
+            desk: Arc::default(),
         }
+    }
+
+    /// Where workers ask for leases.
+    pub(crate) fn desk(&self) -> &Arc<Desk> {
+        &self.desk
     }
 
     /// Looks at which part of the limits is this node's, and has those looked at again that wait if it has changed.
@@ -126,7 +135,9 @@ impl DeliveryLimits {
         // Also where it has no limits now: a limit counts what runs when it is set.
         let mut flows = vec![Flow::new(format!("{QUEUE}{}", name.queue))];
         let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
+        let is_pulled = queue.is_some_and(|queue| queue.mode == Mode::Pull);
         let own = match place {
+            _ if is_pulled => None,
             Place::Url(url) => self.of_url(url),
             Place::Endpoint(named) => Some(match named.or(of_queue) {
                 Some(endpoint) => Flow::new(format!("{ENDPOINT}{endpoint}")),
@@ -145,7 +156,7 @@ impl DeliveryLimits {
         Route {
             flows,
             priority,
-            lease: None,
+            lease: is_pulled.then(|| pull::flow_of(&name.queue)),
         }
     }
 
@@ -166,6 +177,11 @@ impl Flows for DeliveryLimits {
         self.route_by(&self.catalogue.known(), name, payload)
     }
 
+    fn lease(&self, flow: &Flow) -> Option<Duration> {
+        let queue = flow.as_str().strip_prefix(PULL)?;
+        self.desk.grant(&QueueName::from_text(queue).ok()?)
+    }
+
     fn limits(&self, flow: &Flow) -> FlowLimits {
         let known = self.catalogue.known();
         if self.why_closed(&known, flow).is_some() {
@@ -175,6 +191,13 @@ impl Flows for DeliveryLimits {
             };
         }
         let text = flow.as_str();
+        if let Some(queue) = text.strip_prefix(PULL) {
+            let asks = QueueName::from_text(queue).is_ok_and(|queue| self.desk.asks(&queue));
+            return FlowLimits {
+                at_once: (!asks).then_some(0),
+                ..FlowLimits::default()
+            };
+        }
         if text.starts_with(SERIAL) {
             return FlowLimits {
                 at_once: Some(1),

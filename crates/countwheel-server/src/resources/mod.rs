@@ -27,10 +27,11 @@ use tokio::sync::oneshot;
 
 use self::breaker::{Breakers, Health};
 use self::endpoint::{Endpoint, EndpointName, Opened};
-use self::queue::Queue;
+use self::queue::{Mode, Queue};
 use self::sealed::Vault;
 use crate::api::json::{self, Field};
 use crate::api::retry;
+use crate::pull::LEASE_DEFAULT;
 use crate::time::parse_duration;
 
 /// How long what is known counts as known, where looking again asks no store.
@@ -163,13 +164,21 @@ impl Resources {
         self.queues.get(queue)
     }
 
-    /// Where the timers go that leave it to their queues.
-    fn places_of_queues(&self) -> BTreeMap<&QueueName, &str> {
+    /// Where the timers go that leave it to their queues, and which queues workers fetch from.
+    fn places_of_queues(&self) -> BTreeMap<&QueueName, (Option<&str>, Mode)> {
         let queues = self.queues.iter().filter_map(|(queue, entry)| {
-            let endpoint = entry.what.as_ref()?.endpoint.as_deref()?;
-            Some((queue, endpoint))
+            let known = entry.what.as_ref()?;
+            let place = (known.endpoint.as_deref(), known.mode);
+            (place != (None, Mode::Push)).then_some((queue, place))
         });
         queues.collect()
+    }
+
+    /// Whether workers fetch the timers of this queue, and for how long they have each if they do not say it.
+    pub(crate) fn pulled(&self, queue: &QueueName) -> Option<Duration> {
+        let known = self.queue(queue)?.what.as_ref()?;
+        let lease = known.lease.unwrap_or(LEASE_DEFAULT);
+        (known.mode == Mode::Pull).then_some(lease)
     }
 
     /// The queues with settings, in order of name.

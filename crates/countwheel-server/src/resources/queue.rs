@@ -18,6 +18,23 @@ pub(crate) const PAYLOAD_MAX_BYTES: u64 = 16 << 20;
 /// The version of the stored form.
 const FORMAT: u32 = 1;
 
+/// How the timers of a queue come to their receivers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Mode {
+    /// Each is delivered where it goes.
+    #[default]
+    Push,
+    /// Workers fetch them under leases.
+    Pull,
+}
+
+impl Mode {
+    fn is_push(&self) -> bool {
+        *self == Self::Push
+    }
+}
+
 /// The settings of a queue as they were asked for.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Queue {
@@ -38,6 +55,9 @@ pub(crate) struct Queue {
     pub(crate) serial: bool,
     /// How urgent timers are that do not say it.
     pub(crate) priority: Option<u32>,
+    pub(crate) mode: Mode,
+    /// How long a lease is of a worker that does not say it.
+    pub(crate) lease: Option<Duration>,
 }
 
 /// The stored form.
@@ -59,6 +79,10 @@ struct Stored {
     serial: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     priority: Option<u32>,
+    #[serde(default, skip_serializing_if = "Mode::is_push")]
+    mode: Mode,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease: Option<String>,
 }
 
 impl Queue {
@@ -77,6 +101,8 @@ impl Queue {
             cloudevents: self.cloudevents.clone(),
             serial: self.serial,
             priority: self.priority,
+            mode: self.mode,
+            lease: self.lease.map(format_duration),
         };
         // Texts and numbers are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -101,6 +127,8 @@ impl Queue {
             cloudevents: stored.cloudevents,
             serial: stored.serial,
             priority: stored.priority,
+            mode: stored.mode,
+            lease: read_span(stored.lease.as_deref())?,
         })
     }
 }

@@ -10,6 +10,7 @@ mod descriptors;
 mod exits;
 mod floods;
 mod framing;
+mod leases;
 mod leftover;
 mod limits;
 mod maintenance;

@@ -229,6 +229,18 @@ impl Client {
         (0..2).find_map(|_| self.exchange(&request, method == "HEAD"))
     }
 
+    /// Sends JSON, and closes the connection before the answer can come.
+    pub(crate) fn hang_up_after(&mut self, method: &str, path: &str, body: &str) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        pause();
+    }
+
     /// Sends these very bytes and reads the answer, if there is one.
     pub(crate) fn exchange(&mut self, request: &[u8], is_head: bool) -> Option<Answer> {
         let mut stream = match self.stream.take() {

@@ -1,0 +1,580 @@
+//! Work that is fetched: `POST /v1/queues/{queue}:lease`, `/v1/leases`, and `:ack`, `:nack` and `:extend` of leases.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use countwheel_durable::{
+    self as durable, Attempt, Due, Extended, Key, LeaseToken, Outcome, QueueName, Settled,
+    StateKind, TimerError, TimerName, Verdict,
+};
+use countwheel_time::Timestamp;
+use serde::Serialize;
+
+use super::endpoints::invalid;
+use super::json::{self, Field, Object};
+use super::problem::{Code, Problem};
+use super::request::{Honoured, Query, json_body, optional_json_body, precondition};
+use super::{App, answer};
+use crate::job::Job;
+use crate::pull::{LEASE_MAX, LEASE_MIN, LEASES_MAX, QUEUES_MAX, WAIT_MAX, Wanted};
+use crate::resources::Resources;
+use crate::time::{format_time, parse_duration};
+use crate::traced;
+
+/// How many leases one call settles or extends at the most.
+const ITEMS_MAX: usize = 1_000;
+/// How long the name of a worker is at the most, in bytes.
+const WORKER_MAX_BYTES: usize = 128;
+/// How long the reason of a nack is at the most, in bytes.
+const DETAIL_MAX_BYTES: usize = durable::Record::DETAIL_MAX_BYTES;
+/// The longest delay of a nack.
+const NACK_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// What a call may say beside its queues.
+#[derive(Default)]
+struct Asked {
+    max: Option<u32>,
+    lease: Option<Duration>,
+    wait: Duration,
+    worker: Option<Arc<str>>,
+}
+
+/// One lease.
+#[derive(Serialize)]
+struct LeaseBody {
+    queue: String,
+    key: String,
+    id: String,
+    token: String,
+    attempt: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<u32>,
+    due: String,
+    leased_until: String,
+    late_us: u64,
+    held_us: u64,
+    /// The headers that the timer was set with.
+    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+    headers: serde_json::Map<String, serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    /// If it is no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_base64: Option<String>,
+}
+
+impl LeaseBody {
+    fn of(attempt: &Attempt, until: Timestamp) -> Self {
+        let job = Job::decode(&attempt.payload).ok();
+        let (mut body, mut body_base64, mut content_type) = (None, None, None);
+        let (mut headers, mut traceparent) = (serde_json::Map::new(), None);
+        if let Some(job) = job {
+            for (name, value) in job.headers {
+                headers.insert(name, value.into());
+            }
+            traceparent = job.extras.trace.map(|trace| trace.parent(traced::span()));
+            if job.content_type.is_some() {
+                match String::from_utf8(job.body) {
+                    Ok(text) => body = Some(text),
+                    Err(error) => body_base64 = Some(BASE64_STANDARD.encode(error.as_bytes())),
+                }
+            }
+            content_type = job.content_type;
+        }
+        let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            queue: attempt.name.queue.to_string(),
+            key: attempt.name.key.to_string(),
+            id: attempt.id.to_string(),
+            token: attempt.lease_token().to_string(),
+            attempt: attempt.number,
+            run: attempt.run.map(|run| run.number),
+            due: format_time(attempt.due),
+            leased_until: format_time(until),
+            late_us: micros(attempt.lateness()),
+            held_us: micros(attempt.held),
+            headers,
+            traceparent,
+            content_type,
+            body,
+            body_base64,
+        }
+    }
+}
+
+/// Of one queue.
+pub(super) async fn of_queue(
+    app: &App,
+    queue: QueueName,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    precondition(request.headers(), Honoured::Nothing)?;
+    Query::of(request.uri(), &[])?;
+    let mut asked = Asked::default();
+    if let Some(body) = optional_json_body(app, request).await? {
+        let mut object = Field::root(json::parse(&body)?).object()?;
+        asked = read_asked(&mut object)?;
+        object.finish()?;
+    }
+    let known = known(app, std::slice::from_ref(&queue)).await?;
+    let lease = leased_for(&known, &queue)?;
+    lease_from(app, vec![(queue, lease)], asked).await
+}
+
+/// Of several queues, in turns.
+pub(super) async fn of_queues(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    precondition(request.headers(), Honoured::Nothing)?;
+    Query::of(request.uri(), &[])?;
+    let body = json_body(&app, request).await?;
+    let mut object = Field::root(json::parse(&body)?).object()?;
+    let field = object.require("queues")?;
+    let mut queues: Vec<QueueName> = Vec::new();
+    for element in field.elements()? {
+        let queue = QueueName::new(element.text()?);
+        let queue = queue.map_err(|error| Problem::from(error).at(element.pointer()))?;
+        if queues.contains(&queue) {
+            return Err(element.malformed("the queue is there twice"));
+        }
+        queues.push(queue);
+    }
+    if queues.is_empty() || queues.len() > QUEUES_MAX {
+        return Err(invalid(
+            &field,
+            format!("a call is of 1 to {QUEUES_MAX} queues"),
+        ));
+    }
+    let asked = read_asked(&mut object)?;
+    object.finish()?;
+    let known = known(&app, &queues).await?;
+    let mut wanted = Vec::new();
+    for (index, queue) in queues.into_iter().enumerate() {
+        let lease = leased_for(&known, &queue);
+        let lease = lease.map_err(|problem| problem.at(format!("/queues/{index}")))?;
+        wanted.push((queue, lease));
+    }
+    lease_from(&app, wanted, asked).await
+}
+
+/// The settings, with what another node may have put a moment ago.
+async fn known(app: &App, queues: &[QueueName]) -> Result<Arc<Resources>, Problem> {
+    let known = app.resources().await?;
+    if queues.iter().all(|queue| known.pulled(queue).is_some()) {
+        return Ok(known);
+    }
+    app.look().await
+}
+
+fn leased_for(known: &Resources, queue: &QueueName) -> Result<Duration, Problem> {
+    known.pulled(queue).ok_or_else(|| {
+        let detail = format!("the queue {queue} is pushed: its mode is not \"pull\"");
+        Problem::new(Code::PushQueue, detail)
+    })
+}
+
+fn read_asked(object: &mut Object<'_>) -> Result<Asked, Problem> {
+    let max = object.take("max");
+    let lease = object.take("lease");
+    let wait = object.take("wait");
+    let worker = object.take("worker");
+    Ok(Asked {
+        max: max.as_ref().map(read_max).transpose()?,
+        lease: lease.as_ref().map(read_lease).transpose()?,
+        wait: wait.as_ref().map_or(Ok(Duration::ZERO), read_wait)?,
+        worker: worker.as_ref().map(read_worker).transpose()?,
+    })
+}
+
+fn read_max(field: &Field<'_>) -> Result<u32, Problem> {
+    let max = field.whole()?.and_then(|max| u32::try_from(max).ok());
+    let max = max.filter(|max| (1..=LEASES_MAX).contains(max));
+    max.ok_or_else(|| invalid(field, format!("max is from 1 to {LEASES_MAX}")))
+}
+
+/// How long a lease is.
+pub(super) fn read_lease(field: &Field<'_>) -> Result<Duration, Problem> {
+    let lease = parse_duration(&field.text()?);
+    let lease = lease.filter(|lease| (LEASE_MIN..=LEASE_MAX).contains(lease));
+    lease.ok_or_else(|| invalid(field, "a lease is from 1s to 12h"))
+}
+
+fn read_wait(field: &Field<'_>) -> Result<Duration, Problem> {
+    let wait = parse_duration(&field.text()?).filter(|wait| *wait <= WAIT_MAX);
+    wait.ok_or_else(|| invalid(field, "a wait is at most 60s"))
+}
+
+fn read_worker(field: &Field<'_>) -> Result<Arc<str>, Problem> {
+    let worker = field.text()?;
+    let is_name = (1..=WORKER_MAX_BYTES).contains(&worker.len());
+    if !is_name || worker.chars().any(char::is_control) {
+        let detail = format!("a worker's name is 1 to {WORKER_MAX_BYTES} bytes, none of control");
+        return Err(invalid(field, detail));
+    }
+    Ok(worker.as_ref().into())
+}
+
+async fn lease_from(
+    app: &App,
+    queues: Vec<(QueueName, Duration)>,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        leases: Vec<LeaseBody>,
+    }
+    let none = || Problem::new(Code::Unavailable, "this service leases nothing");
+    let desk = app.desk().ok_or_else(none)?;
+    let (queues, leases): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
+    let leases = leases.into_iter().map(|own| asked.lease.unwrap_or(own));
+    let wanted = Wanted {
+        queues,
+        max: asked.max.unwrap_or(1),
+        leases: leases.collect(),
+        wait: asked.wait,
+        worker: asked.worker,
+    };
+    let attempts = desk.lease(&app.timers, &wanted).await;
+    // Those that were granted for somebody else, or have waited here, get the length that is asked for.
+    let extended = attempts.iter().map(|attempt| {
+        let lease = wanted.length_of(&attempt.name.queue)?;
+        let has = attempt.lease?.saturating_since(attempt.started);
+        let request = durable::Request::Extend {
+            name: attempt.name.clone(),
+            token: attempt.lease_token(),
+            lease,
+        };
+        (has.abs_diff(lease) > lease / 8).then(|| app.ask::<Extended>(request))
+    });
+    let extended: Vec<_> = extended.collect();
+    let mut leases = Vec::with_capacity(attempts.len());
+    for (attempt, extended) in attempts.iter().zip(extended) {
+        let until = match extended {
+            None => attempt.lease,
+            // A lease that is lost already is none of this caller's.
+            Some(extended) => extended.await.ok().map(|extended| extended.until),
+        };
+        leases.extend(until.map(|until| LeaseBody::of(attempt, until)));
+    }
+    Ok(answer(StatusCode::OK, &Answer { leases }))
+}
+
+/// A lease as its worker names it.
+struct Item {
+    name: TimerName,
+    token: LeaseToken,
+}
+
+fn read_item(object: &mut Object<'_>) -> Result<Item, Problem> {
+    let queue = object.require("queue")?;
+    let key = object.require("key")?;
+    let token = object.require("token")?;
+    let named = QueueName::new(queue.text()?);
+    let named = named.map_err(|error| Problem::from(error).at(queue.pointer()))?;
+    let of_key = Key::new(key.text()?);
+    let of_key = of_key.map_err(|error| Problem::from(error).at(key.pointer()))?;
+    let read: Result<LeaseToken, _> = token.text()?.parse();
+    let read = read.map_err(|error| invalid(&token, error.to_string()))?;
+    Ok(Item {
+        name: TimerName {
+            queue: named,
+            key: of_key,
+        },
+        token: read,
+    })
+}
+
+/// One of the leases of a call, or all of them: what a verb says of each is read by `read`.
+enum Items<T> {
+    One(T),
+    Many(Vec<T>),
+}
+
+async fn items<T>(
+    app: &App,
+    request: Request<Body>,
+    read: impl Fn(&mut Object<'_>) -> Result<T, Problem>,
+) -> Result<Items<T>, Problem> {
+    precondition(request.headers(), Honoured::Nothing)?;
+    Query::of(request.uri(), &[])?;
+    let body = json_body(app, request).await?;
+    let mut object = Field::root(json::parse(&body)?).object()?;
+    if !object.has("items") {
+        let item = read(&mut object)?;
+        object.finish()?;
+        return Ok(Items::One(item));
+    }
+    let field = object.require("items")?;
+    object.finish()?;
+    let elements = field.elements()?;
+    if elements.is_empty() || elements.len() > ITEMS_MAX {
+        return Err(invalid(&field, format!("items are 1 to {ITEMS_MAX}")));
+    }
+    let mut items = Vec::with_capacity(elements.len());
+    for element in elements {
+        let mut object = element.object()?;
+        items.push(read(&mut object)?);
+        object.finish()?;
+    }
+    Ok(Items::Many(items))
+}
+
+/// What became of one lease.
+#[derive(Serialize, Default)]
+struct ResultBody {
+    queue: String,
+    key: String,
+    status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<StateKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leased_until: Option<String>,
+    /// Who has it now, if that is known here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<String>,
+}
+
+/// What came of a request about a lease.
+enum Came {
+    Settled(Settled),
+    Extended(Extended),
+}
+
+/// Hands a request about a lease to the scheduler. The future waits for the answer.
+fn settle(app: &App, request: durable::Request) -> impl Future<Output = Result<Came, TimerError>> {
+    let (settled, extended) = match &request {
+        durable::Request::Extend { .. } => (None, Some(app.ask(request))),
+        _ => (Some(app.ask(request)), None),
+    };
+    async move {
+        match (settled, extended) {
+            (Some(settled), _) => settled.await.map(Came::Settled),
+            (None, Some(extended)) => extended.await.map(Came::Extended),
+            (None, None) => Err(TimerError::Closed),
+        }
+    }
+}
+
+impl ResultBody {
+    fn of(app: &App, name: &TimerName, came: Result<Came, TimerError>) -> Self {
+        let body = Self {
+            queue: name.queue.to_string(),
+            key: name.key.to_string(),
+            status: StatusCode::OK.as_u16(),
+            ..Self::default()
+        };
+        match came {
+            Ok(Came::Settled(settled)) => Self {
+                state: Some(settled.state),
+                due: settled.due.map(format_time),
+                ..body
+            },
+            Ok(Came::Extended(extended)) => Self {
+                leased_until: Some(format_time(extended.until)),
+                ..body
+            },
+            Err(error) => {
+                let (mut worker, mut until, mut state) = (None, None, None);
+                if let TimerError::LeaseLost {
+                    state: is,
+                    until: other,
+                } = &error
+                {
+                    state = Some(*is);
+                    until = *other;
+                    let known = app.desk().and_then(|desk| desk.last_worker(name));
+                    worker = known.filter(|_| other.is_some());
+                }
+                let problem = lost(error);
+                let (status, _, detail) = problem.parts();
+                Self {
+                    status: status.as_u16(),
+                    code: Some(problem.code()),
+                    detail: Some(detail.to_owned()),
+                    worker: worker.map(|worker| worker.to_string()),
+                    leased_until: until.map(format_time),
+                    state,
+                    ..body
+                }
+            }
+        }
+    }
+}
+
+/// A lease of a timer that is gone is lost as well.
+fn lost(error: TimerError) -> Problem {
+    match error {
+        TimerError::NotFound => Problem::new(
+            Code::LeaseLost,
+            "the lease is lost: there is no timer of that name any more",
+        ),
+        TimerError::Gone { .. } => {
+            Problem::new(Code::LeaseLost, "the lease is lost: the timer is done")
+                .in_state(StateKind::Done)
+        }
+        other => other.into(),
+    }
+}
+
+async fn settle_all<T>(
+    app: &App,
+    items: Items<T>,
+    request: impl Fn(T) -> (TimerName, durable::Request),
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer {
+        results: Vec<ResultBody>,
+    }
+    match items {
+        Items::One(item) => {
+            let (name, request) = request(item);
+            let came = settle(app, request).await;
+            let body = ResultBody::of(app, &name, came);
+            let status = StatusCode::from_u16(body.status).unwrap_or(StatusCode::OK);
+            if status.is_success() {
+                return Ok(answer(status, &body));
+            }
+            Ok(refused(status, &body))
+        }
+        Items::Many(items) => {
+            // All are asked before one is waited for: they are one commit, or few.
+            let asked = items.into_iter().map(|item| {
+                let (name, request) = request(item);
+                (name, settle(app, request))
+            });
+            let asked: Vec<_> = asked.collect();
+            let mut results = Vec::with_capacity(asked.len());
+            for (name, came) in asked {
+                results.push(ResultBody::of(app, &name, came.await));
+            }
+            Ok(answer(StatusCode::OK, &Answer { results }))
+        }
+    }
+}
+
+/// The refusal of a single item: a problem with all that its result says.
+fn refused(status: StatusCode, body: &ResultBody) -> Response {
+    #[derive(Serialize)]
+    struct Refusal<'a> {
+        r#type: String,
+        title: &'static str,
+        #[serde(flatten)]
+        body: &'a ResultBody,
+    }
+    let code = body.code.unwrap_or_default();
+    let refusal = Refusal {
+        r#type: format!("/problems/{code}"),
+        title: if code == "lease_lost" {
+            "Lease lost"
+        } else {
+            "Not done"
+        },
+        body,
+    };
+    let mut response = answer(status, &refusal).into_response();
+    let problem = axum::http::HeaderValue::from_static("application/problem+json");
+    response
+        .headers_mut()
+        .insert(axum::http::header::CONTENT_TYPE, problem);
+    response
+}
+
+pub(super) async fn ack(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let items = items(&app, request, read_item).await?;
+    let settle = |item: Item| {
+        let outcome = Outcome::new(Verdict::Done, "acked");
+        settle_request(item, outcome)
+    };
+    settle_all(&app, items, settle).await
+}
+
+fn settle_request(item: Item, outcome: Outcome) -> (TimerName, durable::Request) {
+    let name = item.name.clone();
+    let request = durable::Request::Settle {
+        name: item.name,
+        token: item.token,
+        outcome,
+    };
+    (name, request)
+}
+
+pub(super) async fn nack(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let items = items(&app, request, read_nack).await?;
+    settle_all(&app, items, |(item, outcome)| settle_request(item, outcome)).await
+}
+
+fn read_nack(object: &mut Object<'_>) -> Result<(Item, Outcome), Problem> {
+    let item = read_item(object)?;
+    let (delay, dead) = (object.take("in"), object.take("dead"));
+    let detail = object.take("detail");
+    let said = match &detail {
+        None => "nacked".to_owned(),
+        Some(field) => {
+            let said = field.text()?.into_owned();
+            if said.len() > DETAIL_MAX_BYTES {
+                let most = DETAIL_MAX_BYTES;
+                return Err(invalid(field, format!("a detail has at most {most} bytes")));
+            }
+            said
+        }
+    };
+    let is_dead = dead.as_ref().map_or(Ok(false), Field::truth)?;
+    let outcome = match (&delay, is_dead) {
+        (Some(field), true) => {
+            return Err(invalid(field, "what is dead has no next attempt"));
+        }
+        (None, true) => Outcome::new(Verdict::Stopped, said),
+        (None, false) => Outcome::failed(said),
+        (Some(field), false) => {
+            let delay = parse_duration(&field.text()?).filter(|delay| *delay <= NACK_MAX);
+            let delay = delay.ok_or_else(|| invalid(field, "a delay is at most 365d"))?;
+            Outcome::failed(said).next_run(delay)
+        }
+    };
+    Ok((item, outcome))
+}
+
+pub(super) async fn extend(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let items = items(&app, request, |object| {
+        let item = read_item(object)?;
+        let lease = object.require("lease")?;
+        Ok((item, read_lease(&lease)?))
+    });
+    let items = items.await?;
+    let request = |(item, lease): (Item, Duration)| {
+        let name = item.name.clone();
+        let request = durable::Request::Extend {
+            name: item.name,
+            token: item.token,
+            lease: lease.min(Due::MAX_AHEAD),
+        };
+        (name, request)
+    };
+    settle_all(&app, items, request).await
+}

@@ -1,0 +1,450 @@
+//! The desk at which workers fetch work: calls that wait for leases, and attempts that were leased for them.
+//!
+//! A call asks for so many leases of each of its queues. The engine takes one of them for each timer that is due
+//! ([`Flows::lease`](countwheel_durable::Flows::lease)), makes the lease durable, and hands the attempt over. It goes to
+//! the call that has waited longest. An attempt that finds no call, since that has given up, waits here for the next,
+//! and is given back to its queue soon.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use countwheel_durable::{Attempt, Flow, LeaseToken, QueueName, Request, TimerName, Timers};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+/// What the name of a flow of leases begins with.
+pub(crate) const PULL: &str = "pull ";
+/// The most leases of one call.
+pub(crate) const LEASES_MAX: u32 = 1_000;
+/// The most bytes of bodies in one answer, but for its first.
+pub(crate) const LEASED_MAX_BYTES: usize = 8 << 20;
+/// How long a lease may be.
+pub(crate) const LEASE_MIN: Duration = Duration::from_secs(1);
+/// See [`LEASE_MIN`].
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(12 * 3_600);
+/// How long a lease is that nobody has said anything of.
+pub(crate) const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+/// The longest wait of a call.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
+/// The most queues of one call.
+pub(crate) const QUEUES_MAX: usize = 64;
+
+/// A call that has something waits so long for more, each time that something comes.
+const LINGER: Duration = Duration::from_millis(4);
+/// A call that does not wait looks for so long.
+const GLANCE: Duration = Duration::from_millis(50);
+/// An attempt that nobody asks for is given back after so long.
+const READY_FOR: Duration = Duration::from_millis(500);
+/// A call that waits asks anew so often: what it asked for may have been used up by a commit that failed.
+const ASKS_AGAIN: Duration = Duration::from_secs(1);
+/// Of so many leases it is known which worker has them.
+const WORKERS_MAX: usize = 65_536;
+/// So many bytes a body is thought to have until some have come.
+const BODY_GUESS: usize = 64 << 10;
+
+/// The flow out of which the timers of a queue are leased.
+pub(crate) fn flow_of(queue: &QueueName) -> Flow {
+    Flow::new(format!("{PULL}{queue}"))
+}
+
+/// What a call asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) queues: Vec<QueueName>,
+    pub(crate) max: u32,
+    /// How long a lease of each queue is.
+    pub(crate) leases: Vec<Duration>,
+    pub(crate) wait: Duration,
+    pub(crate) worker: Option<Arc<str>>,
+}
+
+impl Wanted {
+    /// How long a lease of that queue is to be.
+    pub(crate) fn length_of(&self, queue: &QueueName) -> Option<Duration> {
+        let at = self.queues.iter().position(|known| known == queue)?;
+        self.leases.get(at).copied()
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub(crate) struct Desk {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    calls: BTreeMap<u64, Call>,
+    queues: BTreeMap<QueueName, OfQueue>,
+    workers: Workers,
+}
+
+/// A call that waits.
+#[derive(Debug)]
+struct Call {
+    /// How many more it takes.
+    room: u32,
+    bytes: usize,
+    got: Vec<Attempt>,
+    worker: Option<Arc<str>>,
+    wake: Arc<Notify>,
+}
+
+#[derive(Debug, Default)]
+struct OfQueue {
+    /// The calls that ask for leases, in the order in which they came: how many each asks for, and for how long.
+    asked: VecDeque<Asked>,
+    /// Attempts that nobody has asked for, and since when.
+    ready: VecDeque<(Instant, Attempt)>,
+    /// About how long a body is.
+    body: Option<usize>,
+    /// Somebody gives back what is ready.
+    is_watched: bool,
+}
+
+#[derive(Debug)]
+struct Asked {
+    call: u64,
+    leases: u32,
+    lease: Duration,
+    /// How many of these the engine has not taken yet.
+    open: u32,
+}
+
+/// Who has which lease, of the last that were granted here.
+#[derive(Debug, Default)]
+struct Workers {
+    of: BTreeMap<TimerName, (LeaseToken, Arc<str>)>,
+    order: VecDeque<(TimerName, LeaseToken)>,
+}
+
+impl Workers {
+    fn note(&mut self, name: TimerName, token: LeaseToken, worker: Arc<str>) {
+        while self.order.len() >= WORKERS_MAX
+            && let Some((oldest, token)) = self.order.pop_front()
+        {
+            if self
+                .of
+                .get(&oldest)
+                .is_some_and(|(known, _)| *known == token)
+            {
+                self.of.remove(&oldest);
+            }
+        }
+        self.order.push_back((name.clone(), token));
+        self.of.insert(name, (token, worker));
+    }
+}
+
+impl Desk {
+    /// Whether somebody asks for a lease of this queue.
+    pub(crate) fn asks(&self, queue: &QueueName) -> bool {
+        let state = self.state.lock();
+        let of_queue = state.queues.get(queue);
+        of_queue.is_some_and(|it| it.asked.iter().any(|asked| asked.open > 0))
+    }
+
+    /// Takes one of the leases that somebody asks for.
+    pub(crate) fn grant(&self, queue: &QueueName) -> Option<Duration> {
+        let mut state = self.state.lock();
+        let of_queue = state.queues.get_mut(queue)?;
+        let asked = of_queue.asked.iter_mut().find(|asked| asked.open > 0)?;
+        asked.open -= 1;
+        Some(asked.lease)
+    }
+
+    /// The worker that has a timer's lease of this token, as far as this process granted it.
+    pub(crate) fn worker(&self, name: &TimerName, token: LeaseToken) -> Option<Arc<str>> {
+        let state = self.state.lock();
+        let (known, worker) = state.workers.of.get(name)?;
+        (*known == token).then(|| Arc::clone(worker))
+    }
+
+    /// The worker that had the last lease of a timer that this process granted.
+    pub(crate) fn last_worker(&self, name: &TimerName) -> Option<Arc<str>> {
+        let state = self.state.lock();
+        state
+            .workers
+            .of
+            .get(name)
+            .map(|(_, worker)| Arc::clone(worker))
+    }
+
+    /// An attempt was leased. It goes to the first call that asked for it.
+    pub(crate) fn arrived(self: &Arc<Self>, runtime: &Handle, attempt: Attempt) {
+        let mut state = self.state.lock();
+        let State {
+            calls,
+            queues,
+            workers,
+            ..
+        } = &mut *state;
+        let queue = attempt.name.queue.clone();
+        let of_queue = queues.entry(queue.clone()).or_default();
+        let bytes = attempt.payload.len();
+        of_queue.body = Some(of_queue.body.map_or(bytes, |known| (7 * known + bytes) / 8));
+        for asked in &mut of_queue.asked {
+            let Some(call) = calls.get_mut(&asked.call) else {
+                continue;
+            };
+            let fits = call.got.is_empty() || call.bytes + bytes <= LEASED_MAX_BYTES;
+            if asked.leases == 0 || call.room == 0 || !fits {
+                continue;
+            }
+            asked.leases -= 1;
+            call.room -= 1;
+            call.bytes += bytes;
+            if let Some(worker) = &call.worker {
+                workers.note(
+                    attempt.name.clone(),
+                    attempt.lease_token(),
+                    Arc::clone(worker),
+                );
+            }
+            call.got.push(attempt);
+            call.wake.notify_one();
+            return;
+        }
+        of_queue.ready.push_back((Instant::now(), attempt));
+        if !std::mem::replace(&mut of_queue.is_watched, true) {
+            runtime.spawn(Arc::clone(self).give_back_stale(queue));
+        }
+    }
+
+    /// Gives back what nobody asks for, until nothing is ready.
+    async fn give_back_stale(self: Arc<Self>, queue: QueueName) {
+        loop {
+            tokio::time::sleep(READY_FOR / 2).await;
+            let Some(stale) = self.take_stale(&queue) else {
+                return;
+            };
+            stale.iter().for_each(release);
+        }
+    }
+
+    /// Takes out what has been ready for too long; `None` once nothing is.
+    fn take_stale(&self, queue: &QueueName) -> Option<Vec<Attempt>> {
+        let mut state = self.state.lock();
+        let of_queue = state.queues.get_mut(queue)?;
+        let is_stale = |(since, _): &(Instant, Attempt)| since.elapsed() >= READY_FOR;
+        let count = of_queue.ready.iter().take_while(|it| is_stale(it)).count();
+        let stale: Vec<_> = of_queue.ready.drain(..count).map(|(_, it)| it).collect();
+        if of_queue.ready.is_empty() && stale.is_empty() {
+            of_queue.is_watched = false;
+            if of_queue.asked.is_empty() {
+                state.queues.remove(queue);
+            }
+            return None;
+        }
+        Some(stale)
+    }
+
+    /// Leases timers that are due, and waits for some if none is. Each is of one of the queues that are wanted.
+    pub(crate) async fn lease(self: &Arc<Self>, timers: &Timers, wanted: &Wanted) -> Vec<Attempt> {
+        let begun = Instant::now();
+        let (number, wake) = self.begin(wanted);
+        // Takes back what is asked for, however this ends.
+        let mut waiting = Waiting {
+            desk: Arc::clone(self),
+            number,
+            queues: wanted.queues.clone(),
+            is_over: false,
+        };
+        let ends = begun + wanted.wait.max(GLANCE);
+        let mut lingers: Option<Instant> = None;
+        let mut seen = 0;
+        let mut asks_again = begun + ASKS_AGAIN;
+        self.wake_engines(timers, &wanted.queues);
+        loop {
+            let (has, is_full) = self.progress(number);
+            if is_full {
+                break;
+            }
+            let now = Instant::now();
+            if has > seen {
+                (seen, lingers) = (has, Some(now + LINGER));
+                self.ask_more(number, wanted);
+                self.wake_engines(timers, &wanted.queues);
+            }
+            let until = lingers.unwrap_or(ends).min(ends);
+            if now >= until {
+                break;
+            }
+            if now >= asks_again {
+                asks_again = now + ASKS_AGAIN;
+                self.ask_anew(number, wanted);
+                self.wake_engines(timers, &wanted.queues);
+            }
+            // Woken, or not: what has come is looked at.
+            drop(timeout_at(until.min(asks_again), wake.notified()).await);
+        }
+        waiting.end()
+    }
+
+    fn wake_engines(&self, timers: &Timers, queues: &[QueueName]) {
+        for queue in queues {
+            timers.flow_changed(&flow_of(queue));
+        }
+    }
+
+    /// Begins a call, with what is ready.
+    fn begin(&self, wanted: &Wanted) -> (u64, Arc<Notify>) {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        let wake = Arc::<Notify>::default();
+        let mut call = Call {
+            room: wanted.max,
+            bytes: 0,
+            got: Vec::new(),
+            worker: wanted.worker.clone(),
+            wake: Arc::clone(&wake),
+        };
+        let State {
+            queues, workers, ..
+        } = &mut *state;
+        // In turns, so that no queue of the call is served last each time.
+        let mut left = true;
+        while left {
+            left = false;
+            for queue in &wanted.queues {
+                let Some(of_queue) = queues.get_mut(queue) else {
+                    continue;
+                };
+                let Some((_, next)) = of_queue.ready.front() else {
+                    continue;
+                };
+                let bytes = next.payload.len();
+                let fits = call.got.is_empty() || call.bytes + bytes <= LEASED_MAX_BYTES;
+                if call.room == 0 || !fits {
+                    continue;
+                }
+                if let Some((_, attempt)) = of_queue.ready.pop_front() {
+                    call.room -= 1;
+                    call.bytes += bytes;
+                    if let Some(worker) = &call.worker {
+                        let (name, token) = (attempt.name.clone(), attempt.lease_token());
+                        workers.note(name, token, Arc::clone(worker));
+                    }
+                    call.got.push(attempt);
+                    left = true;
+                }
+            }
+        }
+        state.calls.insert(number, call);
+        state.ask(number, wanted);
+        (number, wake)
+    }
+
+    /// How many the call has, and whether it takes no more.
+    fn progress(&self, number: u64) -> (usize, bool) {
+        let state = self.state.lock();
+        let Some(call) = state.calls.get(&number) else {
+            return (0, true);
+        };
+        let is_full = call.room == 0 || call.bytes >= LEASED_MAX_BYTES;
+        (call.got.len(), is_full)
+    }
+
+    /// Asks for more, now that it is known how long bodies are.
+    fn ask_more(&self, number: u64, wanted: &Wanted) {
+        self.state.lock().ask(number, wanted);
+    }
+
+    /// Asks for all of it anew.
+    fn ask_anew(&self, number: u64, wanted: &Wanted) {
+        let mut state = self.state.lock();
+        for queue in &wanted.queues {
+            if let Some(of_queue) = state.queues.get_mut(queue) {
+                of_queue.asked.retain(|asked| asked.call != number);
+            }
+        }
+        state.ask(number, wanted);
+    }
+
+    /// Ends a call. What it has got is its own.
+    fn end(&self, number: u64, queues: &[QueueName]) -> Vec<Attempt> {
+        let mut state = self.state.lock();
+        for queue in queues {
+            let Some(of_queue) = state.queues.get_mut(queue) else {
+                continue;
+            };
+            of_queue.asked.retain(|asked| asked.call != number);
+            if of_queue.asked.is_empty() && of_queue.ready.is_empty() && !of_queue.is_watched {
+                state.queues.remove(queue);
+            }
+        }
+        let call = state.calls.remove(&number);
+        call.map_or_else(Vec::new, |call| call.got)
+    }
+}
+
+impl State {
+    /// Asks for what a call has room for, as far as the bodies are thought to fit: as much of each of its queues.
+    fn ask(&mut self, number: u64, wanted: &Wanted) {
+        let Some(call) = self.calls.get(&number) else {
+            return;
+        };
+        let queues = u32::try_from(wanted.queues.len().max(1)).unwrap_or(u32::MAX);
+        let share = call.room.div_ceil(queues);
+        let bytes = LEASED_MAX_BYTES.saturating_sub(call.bytes) / wanted.queues.len().max(1);
+        for (queue, lease) in wanted.queues.iter().zip(&wanted.leases) {
+            let of_queue = self.queues.entry(queue.clone()).or_default();
+            let body = of_queue.body.unwrap_or(BODY_GUESS).max(1);
+            let fit = u32::try_from(bytes / body).unwrap_or(u32::MAX).max(1);
+            let leases = share.min(fit);
+            match of_queue.asked.iter_mut().find(|it| it.call == number) {
+                Some(asked) => {
+                    let more = leases.saturating_sub(asked.leases);
+                    asked.leases += more;
+                    asked.open += more;
+                }
+                None => of_queue.asked.push_back(Asked {
+                    call: number,
+                    leases,
+                    lease: *lease,
+                    open: leases,
+                }),
+            }
+        }
+    }
+}
+
+/// A call that has not ended.
+struct Waiting {
+    desk: Arc<Desk>,
+    number: u64,
+    queues: Vec<QueueName>,
+    is_over: bool,
+}
+
+impl Waiting {
+    fn end(&mut self) -> Vec<Attempt> {
+        self.is_over = true;
+        self.desk.end(self.number, &self.queues)
+    }
+}
+
+impl Drop for Waiting {
+    /// The caller has gone: what was leased for it is given back.
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.end().iter().for_each(release);
+        }
+    }
+}
+
+/// Gives a leased attempt back that nobody has begun. If that fails, its lease ends by itself.
+pub(crate) fn release(attempt: &Attempt) {
+    if let Ok(timers) = attempt.timers() {
+        let release = Request::Release {
+            name: attempt.name.clone(),
+            token: attempt.lease_token(),
+        };
+        timers.submit(release, |_| ());
+    }
+}

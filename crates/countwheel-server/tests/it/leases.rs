@@ -1,0 +1,372 @@
+//! Work that workers fetch: leases over HTTP. `sim leases` has the worlds, these are the sentences.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Client, Directory, Server, wait_for_state};
+
+const JOBS: &str = "/v1/queues/jobs";
+
+fn start() -> (Directory, Server, Client) {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let mut client = server.client();
+    pulled(&mut client, JOBS, &json!({}));
+    (directory, server, client)
+}
+
+#[track_caller]
+fn pulled(client: &mut Client, queue: &str, more: &Value) {
+    let mut settings = json!({"mode": "pull"});
+    for (name, value) in more.as_object().unwrap() {
+        settings[name] = value.clone();
+    }
+    let answer = client.json("PUT", queue, &settings.to_string());
+    assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+}
+
+#[track_caller]
+fn set(client: &mut Client, key: &str, body: &Value) {
+    let path = format!("{JOBS}/timers/{key}");
+    let answer = client.json("PUT", &path, &body.to_string());
+    assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+}
+
+#[track_caller]
+fn lease(client: &mut Client, asked: &Value) -> Vec<Value> {
+    let answer = client.json("POST", &format!("{JOBS}:lease"), &asked.to_string());
+    answer.expect(200)["leases"].as_array().unwrap().clone()
+}
+
+fn post(client: &mut Client, verb: &str, body: &Value) -> Answer {
+    client.json("POST", &format!("/v1/leases:{verb}"), &body.to_string())
+}
+
+fn named(lease: &Value) -> Value {
+    json!({"queue": lease["queue"], "key": lease["key"], "token": lease["token"]})
+}
+
+fn with(mut one: Value, name: &str, value: Value) -> Value {
+    one[name] = value;
+    one
+}
+
+fn timer(client: &mut Client, key: &str) -> Value {
+    client.get(&format!("{JOBS}/timers/{key}")).expect(200)
+}
+
+#[test]
+fn a_timer_is_leased_shown_and_acked() {
+    let (_directory, _server, mut client) = start();
+    let asked = json!({"in": 0, "body": {"n": 7}});
+    set(&mut client, "k", &asked);
+    // Nobody asks: it waits, and is not late.
+    wait_for_state(&mut client, "/v1/queues/jobs/timers/k", "pending");
+    let asked = json!({"max": 10, "wait": "5s", "lease": "1m", "worker": "w-1"});
+    let leases = lease(&mut client, &asked);
+    assert_eq!(leases.len(), 1, "{leases:?}");
+    let first = &leases[0];
+    assert_eq!(
+        (&first["key"], &first["body"], &first["content_type"]),
+        (
+            &json!("k"),
+            &json!(r#"{"n":7}"#),
+            &json!("application/json")
+        ),
+    );
+    assert_eq!(
+        (&first["attempt"], &first["queue"]),
+        (&json!(1), &json!("jobs"))
+    );
+    let shown = timer(&mut client, "k");
+    assert_eq!(
+        (&shown["state"], &shown["worker"], &shown["leased_until"]),
+        (&json!("leased"), &json!("w-1"), &first["leased_until"]),
+    );
+    assert_eq!(shown["due"], first["due"]);
+    assert!(lease(&mut client, &json!({"max": 10})).is_empty());
+
+    let acked = post(&mut client, "ack", &named(first)).expect(200);
+    assert_eq!(
+        (&acked["state"], &acked["status"]),
+        (&json!("done"), &json!(200))
+    );
+    let shown = timer(&mut client, "k");
+    assert_eq!(shown["attempts"][0]["result"], "done", "{shown}");
+    // Whoever has not seen the answer acks again.
+    assert_eq!(
+        post(&mut client, "ack", &named(first)).expect(200)["state"],
+        "done"
+    );
+}
+
+#[test]
+fn a_call_waits_for_what_comes_due() {
+    let (_directory, server, mut client) = start();
+    let waiting = {
+        let mut client = server.client();
+        thread::spawn(move || {
+            let began = Instant::now();
+            let leases = lease(&mut client, &json!({"wait": "10s"}));
+            (leases, began.elapsed())
+        })
+    };
+    thread::sleep(Duration::from_millis(200));
+    set(&mut client, "soon", &json!({"in": "300ms"}));
+    let (leases, waited) = waiting.join().unwrap();
+    assert_eq!(leases[0]["key"], "soon");
+    assert!(
+        (Duration::from_millis(400)..Duration::from_secs(5)).contains(&waited),
+        "{waited:?}"
+    );
+    assert!(
+        leases[0]["late_us"].as_u64().unwrap() < 200_000,
+        "{leases:?}"
+    );
+    let began = Instant::now();
+    assert!(lease(&mut client, &json!({"wait": "1s"})).is_empty());
+    assert!(began.elapsed() >= Duration::from_millis(900));
+}
+
+#[test]
+fn a_lease_that_is_lost_comes_again_under_a_higher_token_and_the_old_one_is_refused() {
+    let (_directory, _server, mut client) = start();
+    let retry = json!({"fixed": "1h", "max_attempts": 2});
+    set(&mut client, "k", &json!({"in": 0, "retry": retry}));
+    let first = lease(
+        &mut client,
+        &json!({"wait": "5s", "lease": "1s", "worker": "one"}),
+    )
+    .remove(0);
+    let second = lease(
+        &mut client,
+        &json!({"wait": "10s", "lease": "1s", "worker": "two"}),
+    )
+    .remove(0);
+    assert_eq!(second["attempt"], 2);
+    assert!(second["token"].as_str() > first["token"].as_str());
+    for verb in ["ack", "nack"] {
+        let refused = post(&mut client, verb, &named(&first));
+        assert_eq!(refused.problem(), (409, "lease_lost".to_owned()));
+        let said = refused.json();
+        assert_eq!(
+            (&said["worker"], &said["state"]),
+            (&json!("two"), &json!("delivering"))
+        );
+        assert_eq!(said["leased_until"], second["leased_until"]);
+    }
+    let shown = timer(&mut client, "k");
+    assert_eq!(shown["attempts"][0]["result"], "lost");
+    // The second was the last.
+    let dead = wait_for_state(&mut client, "/v1/queues/jobs/timers/k", "dead");
+    assert_eq!(dead["dead_reason"], "lease_lost");
+    let refused = post(&mut client, "ack", &named(&second));
+    assert_eq!(refused.problem(), (409, "lease_lost".to_owned()));
+}
+
+#[test]
+fn a_nack_comes_again_by_the_policy_after_a_delay_or_never() {
+    let (_directory, _server, mut client) = start();
+    for key in ["policy", "delay", "dead"] {
+        set(
+            &mut client,
+            key,
+            &json!({"in": 0, "retry": {"fixed": "1h", "max_attempts": 5}}),
+        );
+    }
+    let mut leases = lease(&mut client, &json!({"max": 3, "wait": "5s"}));
+    while leases.len() < 3 {
+        leases.extend(lease(&mut client, &json!({"max": 3, "wait": "5s"})));
+    }
+    let of = |key: &str| named(leases.iter().find(|it| it["key"] == key).unwrap());
+    let items = json!({"items": [
+        with(of("policy"), "detail", json!("no stock")),
+        with(of("delay"), "in", json!("100ms")),
+        with(of("dead"), "dead", json!(true)),
+        with(of("dead"), "token", json!("000000000000000000000000")),
+    ]});
+    let results = post(&mut client, "nack", &items).expect(200);
+    let statuses: Vec<_> = (0..4)
+        .map(|at| results["results"][at]["status"].clone())
+        .collect();
+    assert_eq!(statuses, [200, 200, 200, 409], "{results}");
+    assert_eq!(results["results"][3]["code"], "lease_lost");
+    let again = lease(&mut client, &json!({"max": 3, "wait": "5s"}));
+    assert_eq!(
+        (again.len(), &again[0]["key"], &again[0]["attempt"]),
+        (1, &json!("delay"), &json!(2))
+    );
+    let policy = timer(&mut client, "policy");
+    assert_eq!(policy["attempts"][0]["detail"], "no stock");
+    assert_eq!(
+        (&policy["state"], &policy["failures"]),
+        (&json!("pending"), &json!(1))
+    );
+    assert_eq!(timer(&mut client, "dead")["dead_reason"], "stopped");
+}
+
+#[test]
+fn a_lease_is_extended_and_holds_over_a_restart() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let server = Server::start(&data);
+    let mut client = server.client();
+    pulled(&mut client, JOBS, &json!({"lease": "2s"}));
+    set(&mut client, "k", &json!({"in": 0}));
+    let leased = lease(&mut client, &json!({"wait": "5s"})).remove(0);
+    let asked = with(named(&leased), "lease", json!("1h"));
+    let extended = post(&mut client, "extend", &asked).expect(200);
+    assert!(extended["leased_until"].as_str() > leased["leased_until"].as_str());
+    server.signal("-KILL");
+    drop(server);
+    let server = Server::start(&data);
+    let mut client = server.client();
+    assert_eq!(timer(&mut client, "k")["state"], "leased");
+    assert!(lease(&mut client, &json!({"wait": "3s"})).is_empty());
+    assert_eq!(
+        post(&mut client, "ack", &named(&leased)).expect(200)["state"],
+        "done"
+    );
+}
+
+#[test]
+fn what_is_asked_wrongly_is_refused_and_leases_nothing() {
+    let (_directory, _server, mut client) = start();
+    set(&mut client, "k", &json!({"in": 0}));
+    for (asked, pointer) in [
+        (json!({"max": 0}), "/max"),
+        (json!({"max": 1001}), "/max"),
+        (json!({"lease": "0s"}), "/lease"),
+        (json!({"lease": "12h 1s"}), "/lease"),
+        (json!({"wait": "61s"}), "/wait"),
+        (json!({"worker": ""}), "/worker"),
+        (json!({"worker": "a\u{7}"}), "/worker"),
+    ] {
+        let answer = client.json("POST", &format!("{JOBS}:lease"), &asked.to_string());
+        assert_eq!(
+            answer.problem(),
+            (422, "invalid_setting".to_owned()),
+            "{asked}"
+        );
+        assert_eq!(answer.json()["errors"][0]["pointer"], pointer);
+    }
+    let pushed = client.json("POST", "/v1/queues/other:lease", "{}");
+    assert_eq!(pushed.problem(), (409, "push_queue".to_owned()));
+    let both = client.json("POST", "/v1/leases", r#"{"queues": ["jobs", "other"]}"#);
+    assert_eq!(both.problem(), (409, "push_queue".to_owned()));
+    for queues in [json!([]), json!(["jobs", "jobs"]), json!(["/"]), json!(7)] {
+        let asked = json!({"queues": queues}).to_string();
+        let status = client.json("POST", "/v1/leases", &asked).problem().0;
+        assert!((400..=422).contains(&status), "{queues}");
+    }
+    let target = json!({"in": 0, "target": {"url": "http://example.com/"}});
+    let answer = client.json("PUT", &format!("{JOBS}/timers/t"), &target.to_string());
+    assert_eq!(answer.problem(), (422, "pull_queue".to_owned()));
+    for settings in [
+        json!({"mode": "shove"}),
+        json!({"lease": "30s"}),
+        json!({"mode": "pull", "lease": "1ms"}),
+    ] {
+        let answer = client.json("PUT", "/v1/queues/q", &settings.to_string());
+        assert_eq!(
+            answer.problem(),
+            (422, "invalid_setting".to_owned()),
+            "{settings}"
+        );
+    }
+    for body in [
+        json!({}),
+        json!({"queue": "jobs", "key": "k"}),
+        json!({"queue": "jobs", "key": "k", "token": 7}),
+        json!({"queue": "jobs", "key": "k", "token": "xyz"}),
+        json!({"items": []}),
+        json!({"items": [{"queue": "jobs"}]}),
+        json!({"items": [], "queue": "jobs"}),
+    ] {
+        let status = post(&mut client, "ack", &body).problem().0;
+        assert!((400..=422).contains(&status), "{body}");
+    }
+    // Nothing was leased by any of that.
+    assert_eq!(timer(&mut client, "k")["attempt"], 0);
+    let leased = lease(&mut client, &json!({"wait": "5s"})).remove(0);
+    let dead = with(with(named(&leased), "dead", json!(true)), "in", json!("1s"));
+    assert_eq!(post(&mut client, "nack", &dead).problem().0, 422);
+    assert_eq!(
+        post(&mut client, "extend", &named(&leased)).problem().0,
+        400
+    );
+    assert_eq!(post(&mut client, "ack", &named(&leased)).status, 200);
+}
+
+#[test]
+fn a_serial_key_and_the_concurrency_of_the_queue_hold_for_leases() {
+    let (_directory, _server, mut client) = start();
+    pulled(
+        &mut client,
+        JOBS,
+        &json!({"serial": true, "concurrency": 2}),
+    );
+    for (key, serial) in [("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("c-1", "c")] {
+        set(&mut client, key, &json!({"in": 0, "serial_key": serial}));
+    }
+    thread::sleep(Duration::from_millis(50));
+    let mut leases = lease(&mut client, &json!({"max": 10, "wait": "5s"}));
+    leases.extend(lease(&mut client, &json!({"max": 10})));
+    let keys: Vec<_> = leases
+        .iter()
+        .map(|it| it["key"].as_str().unwrap())
+        .collect();
+    assert_eq!(keys, ["a-1", "b-1"]);
+    post(&mut client, "ack", &named(&leases[0])).expect(200);
+    let next = lease(&mut client, &json!({"max": 10, "wait": "5s"}));
+    assert_eq!((next.len(), &next[0]["key"]), (1, &json!("a-2")));
+}
+
+#[test]
+fn what_was_leased_for_a_caller_that_is_gone_comes_again() {
+    let (_directory, server, mut client) = start();
+    let asked = json!({"max": 1, "wait": "30s", "lease": "1s"}).to_string();
+    let mut gone = server.client();
+    gone.hang_up_after("POST", &format!("{JOBS}:lease"), &asked);
+    for key in ["a", "b", "c"] {
+        set(
+            &mut client,
+            key,
+            &json!({"in": 0, "retry": {"fixed": "1h"}}),
+        );
+    }
+    let mut keys = Vec::new();
+    while keys.len() < 3 {
+        let leases = lease(&mut client, &json!({"max": 5, "wait": "10s"}));
+        assert!(!leases.is_empty(), "{keys:?}");
+        for leased in leases {
+            post(&mut client, "ack", &named(&leased)).expect(200);
+            keys.push(leased["key"].as_str().unwrap().to_owned());
+        }
+    }
+    keys.sort();
+    assert_eq!(keys, ["a", "b", "c"]);
+}
+
+#[test]
+fn one_call_takes_from_each_of_its_queues() {
+    let (_directory, _server, mut client) = start();
+    pulled(&mut client, "/v1/queues/few", &json!({}));
+    for key in 0..50 {
+        set(&mut client, &format!("k-{key}"), &json!({"in": 0}));
+    }
+    let one = client.json("PUT", "/v1/queues/few/timers/one", r#"{"in": 0}"#);
+    assert_eq!(one.status, 201);
+    thread::sleep(Duration::from_millis(50));
+    let asked = json!({"queues": ["jobs", "few"], "max": 10, "wait": "5s"}).to_string();
+    let leases = client.json("POST", "/v1/leases", &asked).expect(200)["leases"].clone();
+    let few = leases
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|it| it["queue"] == "few");
+    assert_eq!(few.count(), 1, "{leases}");
+    assert!(leases.as_array().unwrap().len() >= 5, "{leases}");
+}
