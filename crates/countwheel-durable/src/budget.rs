@@ -104,6 +104,8 @@ struct Waiting {
     missed_promised: bool,
     /// The flows that it was woken for and has not looked at since.
     flows: Vec<Flow>,
+    /// It is to be woken for each change of limits.
+    minds_changes: bool,
 }
 
 /// Why a scheduler waits for a place.
@@ -276,6 +278,8 @@ impl Budget {
                 return;
             }
             let members = &mut state.members;
+            let minding = members.values().filter(|it| it.minds_changes);
+            wakes.extend(minding.filter_map(|it| it.wake.clone()));
             state
                 .flows
                 .limits_changed(|id, flow| wake_for(members, id, flow, wakes));
@@ -311,6 +315,12 @@ impl Budget {
     /// How often they had.
     pub(crate) fn route_changes(&self) -> u64 {
         self.0.route_changes.load(Ordering::Acquire)
+    }
+
+    /// How often limits or flows were others than before.
+    pub(crate) fn changes(&self) -> u64 {
+        let limits = self.0.flow_changes.load(Ordering::Acquire);
+        limits + self.route_changes()
     }
 
     /// Takes room for requests that wait; one request that is too large for all of it has it alone.
@@ -430,6 +440,20 @@ impl Member {
             (member.lacks, member.looked) = (Some(Lacks::Place), given_back);
             member.missed_promised = false;
         }
+    }
+
+    /// Whether it is to be woken for each change of the limits of flows.
+    pub(crate) fn minds_changes(&self, minds: bool) {
+        if let Some(member) = self.budget.0.state.lock().members.get_mut(&self.id) {
+            member.minds_changes = minds;
+        }
+    }
+
+    /// Whether it was woken for a flow and has not looked since.
+    pub(crate) fn is_woken_for_flow(&self) -> bool {
+        let state = self.budget.0.state.lock();
+        let member = state.members.get(&self.id);
+        member.is_some_and(|member| !member.flows.is_empty())
     }
 
     /// It has looked, and waits for a place, or for none.

@@ -115,7 +115,8 @@ pub struct Attempt {
     pub name: TimerName,
     /// Its revision.
     pub revision: Revision,
-    /// Which attempt: 1 for the first, one more each time, no gap and no repeat.
+    /// Which attempt: 1 for the first, one more each time, no gap and no repeat. An attempt that was
+    /// [not made](Verdict::Held) has no number: the next one has it.
     pub number: u32,
     /// When it was due.
     pub due: Timestamp,
@@ -250,7 +251,7 @@ impl Attempt {
     }
 }
 
-/// How an attempt ended.
+/// How an attempt ended, or why it was not made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
     /// What it means for the timer.
@@ -312,6 +313,20 @@ impl Outcome {
     #[must_use]
     pub fn stopped() -> Self {
         Self::new(Verdict::Stopped, "")
+    }
+
+    /// The attempt was not made, and uses up nothing: see [`Verdict::Held`].
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use countwheel_durable::{Outcome, Verdict};
+    ///
+    /// let look_after = Some(Duration::from_secs(5));
+    /// assert_eq!(Outcome::held(look_after).verdict, Verdict::Held { look_after });
+    /// ```
+    #[must_use]
+    pub fn held(look_after: Option<Duration>) -> Self {
+        Self::new(Verdict::Held { look_after }, "")
     }
 
     /// The same with a request to be left alone this long before the next attempt: see
@@ -454,6 +469,23 @@ pub enum Verdict {
     },
     /// Not wanted, now or ever: the timer is dead.
     Stopped,
+    /// Not made, for a reason that is not the receiver's: a rule of the program does not let it, or something is
+    /// missing that every attempt needs. The timer is pending again with the same deadline, and uses up nothing: its
+    /// next attempt has the same number, and the time until that starts counts as [held](Attempt::held). After a
+    /// restart the timer is due as any other.
+    Held {
+        /// When the handler is asked again, from the time on at which the outcome is recorded. No less than
+        /// [`HELD_MIN`](Self::HELD_MIN). The timer does not wait for that time if
+        /// [`Timers::flows_changed`](crate::Timers::flows_changed) or
+        /// [`Timers::routes_changed`](crate::Timers::routes_changed) is called since the attempt was handed over.
+        /// `None`: it waits for one of these calls.
+        look_after: Option<Duration>,
+    },
+}
+
+impl Verdict {
+    /// How long a [held](Self::Held) timer waits at least, unless the limits of flows change.
+    pub const HELD_MIN: Duration = Duration::from_millis(100);
 }
 
 /// Takes the outcome of one attempt. Dropped without one, the attempt has failed.

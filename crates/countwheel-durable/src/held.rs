@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
-use crate::QueueName;
 use crate::clocks::Now;
 use crate::drain::Drains;
 use crate::in_flight::InFlight;
 use crate::planted::planted;
+use crate::{QueueName, Revision};
 
 /// Since when, by the boot clock, steps have ended with places taken or queues drained.
 #[derive(Default, Debug)]
@@ -28,13 +28,18 @@ pub(crate) struct Holds {
     /// From when until when drains held that have ended; `None` for those of all queues. What was due
     /// then may start much later.
     ended: BTreeMap<Option<QueueName>, VecDeque<Span>>,
+    /// When timers that are due were held before, by the revisions under which they wait.
+    before: BTreeMap<Revision, Vec<Span>>,
 }
 
 /// From when until when, by the boot clock.
-type Span = (Timestamp, Timestamp);
+pub(crate) type Span = (Timestamp, Timestamp);
 
-/// As many ended drains are known of a queue, the newest.
+/// As many ended drains are known of a queue, and as many spans of a timer, the newest.
 const ENDED_MAX: usize = 16;
+
+/// Of as many timers it is known when they were held before.
+const BEFORE_MAX: usize = 4_096;
 
 /// Of as many queues ended drains are known.
 const ENDED_QUEUES_MAX: usize = 1_024;
@@ -103,34 +108,49 @@ impl Holds {
         all.chain(own).chain(drained).min()
     }
 
-    /// For how long a timer of this queue was held that is `waited` past its deadline and could not start
-    /// `since` that time.
+    /// A timer that waits under this revision was held at these times already.
+    pub(crate) fn note_held(&mut self, revision: Revision, spans: Vec<Span>) {
+        if spans.is_empty() {
+            return;
+        }
+        let before = self.before.entry(revision).or_default();
+        before.extend(spans);
+        let left_out = before.len().saturating_sub(ENDED_MAX);
+        before.drain(..left_out);
+        if self.before.len() > BEFORE_MAX {
+            self.before.pop_first();
+        }
+    }
+
+    /// For how long a timer of this queue was held that is `waited` past its deadline, starts now and could not start
+    /// `since` that time. And when it was, and the runs before it: in order, and none of the times overlap.
     pub(crate) fn held(
-        &self,
+        &mut self,
         queue: &QueueName,
+        revision: Revision,
         since: Option<Timestamp>,
         waited: Duration,
         boot: Timestamp,
-    ) -> Duration {
+    ) -> (Duration, Vec<Span>) {
         let due = boot.saturating_sub(waited);
-        let now = since.unwrap_or(boot);
-        let own = boot.saturating_since(now);
-        if self.ended.is_empty() {
-            return own.min(waited);
+        let mut spans = self.before.remove(&revision).unwrap_or_default();
+        spans.extend(since.map(|since| (since, boot)));
+        if !self.ended.is_empty() {
+            let of = |queue: Option<QueueName>| self.ended.get(&queue).into_iter().flatten();
+            let ended = of(None).chain(of(Some(queue.clone())));
+            spans.extend(ended.filter(|(_, until)| *until > due));
         }
-        let of = |queue: Option<QueueName>| self.ended.get(&queue).into_iter().flatten();
-        let ended = of(None).chain(of(Some(queue.clone())));
-        let mut spans: Vec<Span> = ended
-            .map(|(since, until)| (*since.max(&due), *until.min(&now)))
-            .collect();
         spans.sort_unstable();
-        // Drains of all and of the queue may have been at the same time: no time counts twice.
-        let (mut before, mut end) = (Duration::ZERO, due);
-        for (since, until) in spans {
-            before += until.saturating_since(since.max(end));
-            end = end.max(until);
-        }
-        (own + before).min(waited)
+        // Several may have been at the same time: no time counts twice.
+        let mut end = Timestamp::EPOCH;
+        spans.retain_mut(|(since, until)| {
+            *since = (*since).max(end);
+            end = end.max(*until);
+            *since < *until
+        });
+        let lengths = spans.iter();
+        let lengths = lengths.map(|(since, until)| until.saturating_since(due.max(*since)));
+        (lengths.sum::<Duration>().min(waited), spans)
     }
 }
 

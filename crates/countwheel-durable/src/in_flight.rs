@@ -8,6 +8,7 @@ use countwheel_time::Timestamp;
 
 use crate::budget::{Lacking, May, Places};
 use crate::flow::{Flow, Flows};
+use crate::held::Span;
 use crate::planted::planted;
 use crate::{QueueName, Revision, TimerName};
 
@@ -23,6 +24,10 @@ pub(crate) struct Running {
     pub(crate) started: Timestamp,
     /// The same on the line of the boot clock, which is never set.
     pub(crate) boot: Timestamp,
+    /// How often the limits of flows, and the flows of timers, had changed when it was claimed.
+    pub(crate) changes: u64,
+    /// When limits held it, and the runs before it that it came due with. Kept of a run that may be late alone.
+    pub(crate) held: Vec<Span>,
 }
 
 impl Running {
@@ -199,7 +204,8 @@ impl InFlight {
             .iter()
             .map(|flow| size_of::<Flow>() + flow.as_str().len());
         let names = name.queue.as_str().len() + name.key.as_str().len();
-        Self::bytes_of(names + flows.sum::<usize>())
+        let held = size_of_val(running.held.as_slice());
+        Self::bytes_of(names + flows.sum::<usize>() + held)
     }
 
     const fn bytes_of(name: usize) -> usize {

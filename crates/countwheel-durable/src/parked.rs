@@ -23,6 +23,9 @@ const LOW: usize = 16;
 /// often.
 const CROWDED: Duration = Duration::from_millis(50);
 
+/// What the names of the flows begin with in which those wait that their handler held. No text of a program is meant to.
+const HELD: &str = "\0held ";
+
 /// After so many starts of others in a flow, one of what was overdue at the opening goes first.
 const OVERDUE_SHARE: usize = 8;
 
@@ -200,6 +203,63 @@ impl Parked {
 
     pub(crate) fn contains(&self, revision: Revision) -> bool {
         self.places.contains_key(&revision)
+    }
+
+    /// The flow in which those of a queue wait that their handler held. Their order is that of the times at which they
+    /// are looked at again.
+    pub(crate) fn held_flow(queue: &QueueName) -> Flow {
+        Flow::new(format!("{HELD}{queue}"))
+    }
+
+    /// Whether that is the flow of those that their handler held.
+    pub(crate) fn is_of_held(flow: &Flow) -> bool {
+        flow.as_str().starts_with(HELD)
+    }
+
+    /// Whether some wait, here or in the store, that their handler held.
+    pub(crate) fn has_held(&self) -> bool {
+        self.held_lanes().next().is_some()
+    }
+
+    fn held_lanes(&self) -> impl Iterator<Item = &Flow> {
+        let from = self.lanes.range::<Flow, _>(Flow::new(HELD)..);
+        from.map(|(flow, _)| flow)
+            .take_while(|flow| Self::is_of_held(flow))
+    }
+
+    /// When the first of those is looked at that their handler held, of this flow.
+    pub(crate) fn held_until(&self, flow: &Flow) -> Option<Timestamp> {
+        let queues = self.lanes.get(flow)?.queues.values();
+        let first = queues.filter_map(|it| it.waiting.keys().next());
+        first.map(|order| order.due).min()
+    }
+
+    /// Those that their handler held are looked at now.
+    pub(crate) fn release(&mut self, now: Timestamp) {
+        let lanes: Vec<Flow> = self.held_lanes().cloned().collect();
+        for flow in lanes {
+            for of_queue in self
+                .lanes
+                .get_mut(&flow)
+                .into_iter()
+                .flat_map(|lane| lane.queues.values_mut())
+            {
+                let later: Vec<Order> = (of_queue.waiting.keys())
+                    .filter(|order| order.due > now)
+                    .copied()
+                    .collect();
+                for order in later {
+                    let soon = Order { due: now, ..order };
+                    if let Some(kept) = of_queue.waiting.remove(&order) {
+                        of_queue.waiting.insert(soon, kept);
+                    }
+                    if let Some(place) = self.places.get_mut(&order.revision) {
+                        place.order = soon;
+                    }
+                }
+            }
+            self.rouse(&flow);
+        }
     }
 
     /// Takes in one that waits for a flow, or leaves it to the store.

@@ -108,6 +108,22 @@ bugs! {
     ReleaseCounts,
     /// An extended lease ends when it would have.
     ExtendForgotten,
+    /// An attempt that was not made has used up its number.
+    FlowHeldCounts,
+    /// An attempt that was not made has used up a step of the retry schedule.
+    FlowHeldFails,
+    /// The time since an attempt was not made counts as late.
+    FlowHeldIsLate,
+    /// What was not made is not looked at when limits change.
+    FlowHeldUnwoken,
+    /// What was not made is not looked at when its time comes.
+    FlowHeldForgotten,
+    /// What was not made is looked at again at once.
+    FlowHeldRestless,
+    /// A change of limits while the handler looked is not noticed.
+    FlowHeldMissesChange,
+    /// Runs that came due while a flow held the run before count as late.
+    FlowRunsAreLate,
     /// Schedulers that lack a share hand a place to each other for ever.
     SharePassedOn,
     /// The most urgent of those that wait for a flow do not start first.

@@ -20,7 +20,7 @@ use crate::draft::Draft;
 use crate::drain::Drains;
 use crate::flow::{Flow, Route};
 use crate::handler::Origin;
-use crate::held::Holds;
+use crate::held::{Holds, Span};
 use crate::in_flight::{InFlight, Running};
 use crate::kept::Kept;
 use crate::leases::Leases;
@@ -208,6 +208,10 @@ pub(crate) struct Scheduler {
     parked: Parked,
     /// How often timers had been given other flows when that was looked at.
     routes: u64,
+    /// How often limits or flows had changed then.
+    changes: u64,
+    /// It is woken for each of these changes.
+    minds_changes: bool,
     /// Starts of others since the last one of a suspect.
     ahead_of_suspects: usize,
     paused: bool,
@@ -267,6 +271,8 @@ impl Scheduler {
             suspects: Suspects::new(&config, now.boot, suspects),
             parked: Parked::new(parked),
             routes: budget.route_changes(),
+            changes: budget.changes(),
+            minds_changes: false,
             ahead_of_suspects: 0,
             paused: false,
             held_until: None,
@@ -462,6 +468,11 @@ impl Scheduler {
             Some(corrections) => self.backlog.correct(corrections),
             None => self.backlog.restart(),
         }
+        let minds_changes = self.parked.has_held();
+        if minds_changes != self.minds_changes {
+            self.member.minds_changes(minds_changes);
+            self.minds_changes = minds_changes;
+        }
         let is_sure = !self.paused && self.held_until.is_none() && !self.aside.has_any();
         let has_waiting = self.suspects.has_waiting() || self.parked.has_any();
         if is_sure && !self.has_due(self.now) && !has_waiting {
@@ -509,14 +520,16 @@ impl Scheduler {
         if self.wants_parked(now) {
             return Some(Duration::ZERO);
         }
+        let is_woken = self.member.is_woken_for_flow() || self.is_behind_changes();
         if self.in_flight.is_full() {
             // What is due waits for a place, or for the share of its queue. For what is not, it is
             // looked when that is due.
             let gate = gate!(self);
             let may = |queue: &QueueName| gate.may(queue);
             let (is_awake, _) = self.parked.ready(|_| true);
-            let is_due = self.has_due(now) || self.suspects.has_waiting() || is_awake;
-            let might_start = self.window.might_start(now, may)
+            let is_due = self.has_due(now) || self.suspects.has_waiting() || is_awake || is_woken;
+            let might_start = is_woken
+                || self.window.might_start(now, may)
                 || self.overdue.window.might_start(now, may)
                 || self.suspects.next_start(now.boot, may).is_some()
                 || self.parked.ready(may).0;
@@ -531,7 +544,8 @@ impl Scheduler {
         }
         let gate = gate!(self);
         let may = |queue: &QueueName| gate.may(queue);
-        let ready = self.window.is_ready(may).then_some(Duration::ZERO);
+        let is_ready = self.window.is_ready(may) || is_woken;
+        let ready = is_ready.then_some(Duration::ZERO);
         let next = self.next_wake(now);
         let overdue = self.overdue.wait(now, may);
         let aside = self.aside.wait(now);
@@ -594,6 +608,7 @@ impl Scheduler {
             }
             self.look_aside(now, store);
             self.look_at_routes(now);
+            self.look_at_changes(now);
             let refilled = self.refill(store);
             // The outcomes of this turn are committed all the same.
             failure = refilled.err();
@@ -760,8 +775,16 @@ impl Scheduler {
         self.suspects.ended(revision);
         let name = &running.name;
         let started = running.started_at(outcome.started, self.now.boot);
-        let late = started.saturating_since(running.late_from);
-        self.stats.lateness.record(late);
+        let look_after = match outcome.verdict {
+            Verdict::Held { look_after } => Some(look_after),
+            _ => None,
+        };
+        if look_after.is_none() {
+            let late = started.saturating_since(running.late_from);
+            self.stats.lateness.record(late);
+        } else {
+            self.stats.not_made += 1;
+        }
         let current = match draft.read(name) {
             Err(error) if error.is_unreadable() && !planted!(StepEndsAtDamage) => {
                 self.put_aside(name, &error);
@@ -772,16 +795,21 @@ impl Scheduler {
         let current =
             current.filter(|record| record.revision == revision || planted!(OutdatedOutcomeCounts));
         let Some(mut record) = current.cloned().map(Box::new) else {
-            self.stats.outdated += 1; // removed or replaced while it ran
+            // Removed or replaced while it ran.
+            self.stats.outdated += u64::from(look_after.is_none());
             return Ok(());
         };
+        if let Some(look_after) = look_after {
+            self.put_back(record, running, look_after, draft);
+            return Ok(());
+        }
         if let Some(attempt) = record.attempts.last_mut()
             && !planted!(HandOverForgotten)
         {
             attempt.started = started;
         }
         let is_failure = matches!(outcome.verdict, Verdict::Failed { .. });
-        let record = self.conclude(record, outcome, now);
+        let record = self.conclude(record, outcome, &running.held, now);
         if is_failure && record.state == State::Pending && planted!(LoseRetry) {
             draft.write(record);
             return Ok(());
@@ -795,11 +823,12 @@ impl Scheduler {
         &mut self,
         mut record: Box<Record>,
         outcome: Outcome,
+        held: &[Span],
         now: Timestamp,
     ) -> Box<Record> {
         let result = match outcome.verdict {
             Verdict::Done => AttemptResult::Done,
-            Verdict::Failed { .. } => AttemptResult::Failed,
+            Verdict::Failed { .. } | Verdict::Held { .. } => AttemptResult::Failed,
             Verdict::Stopped => AttemptResult::Stopped,
         };
         end_attempt(&mut record, now, result, outcome.detail, outcome.answer);
@@ -813,6 +842,8 @@ impl Scheduler {
                         at: now,
                         keep_until: now + self.config.keep_done,
                     };
+                } else {
+                    self.held_with(&record, held);
                 }
             }
             Verdict::Stopped => {
@@ -821,6 +852,8 @@ impl Scheduler {
                 }
                 self.bury(&mut record, now, DeadReason::Stopped);
             }
+            // What was not made was put back.
+            Verdict::Held { .. } => {}
             Verdict::Failed { retry_after } => {
                 self.stats.failed += 1;
                 record.failures = record.failures.saturating_add(1);
@@ -847,14 +880,21 @@ impl Scheduler {
                         record.due = asked.unwrap_or(due);
                         record.state = State::Pending;
                         record.revision = self.next_revision();
+                        if record.recurring.is_some() {
+                            self.holds.note_held(record.revision, held.to_vec());
+                        }
                         if planted!(NewIdForRetry) {
                             record.id.set = record.revision;
                         }
                     }
                     policy::Next::Exhausted => {
                         self.give_up(&mut record, now, DeadReason::Exhausted);
+                        self.held_with(&record, held);
                     }
-                    policy::Next::TooOld => self.give_up(&mut record, now, DeadReason::TooOld),
+                    policy::Next::TooOld => {
+                        self.give_up(&mut record, now, DeadReason::TooOld);
+                        self.held_with(&record, held);
+                    }
                 }
             }
         }
@@ -1025,7 +1065,14 @@ impl Scheduler {
             }
         }
         let by = self.now.by(record.clock);
-        let too_old = policy::is_too_old(&record.policy, record.failures, record.first_due, by);
+        // The time for which it could not start for its flow, or was held by its handler, uses up no age.
+        let parked = match from {
+            From::Parked { .. } => since.map(|since| self.now.boot.saturating_since(since)),
+            From::Window | From::Overdue => None,
+        };
+        let parked = parked.map_or(Duration::ZERO, |it| it.min(by.saturating_since(record.due)));
+        let counts_from = record.first_due + parked;
+        let too_old = policy::is_too_old(&record.policy, record.failures, counts_from, by);
         if too_old || record.attempt == u32::MAX {
             if too_old {
                 self.give_up(&mut record, now, DeadReason::TooOld);
@@ -1044,6 +1091,9 @@ impl Scheduler {
         match taken {
             Ok(lease) => {
                 self.parked.look_at(&flows);
+                if record.failures > 0 {
+                    record.first_due = counts_from;
+                }
                 let claim = Claim {
                     flows,
                     lease,
@@ -1055,6 +1105,10 @@ impl Scheduler {
             }
             Err(Lacking::Place) => {
                 // Another scheduler was faster: it waits for the next place.
+                if let (From::Parked { .. }, Some(since)) = (from, since) {
+                    self.holds
+                        .note_held(record.revision, vec![(since, self.now.boot)]);
+                }
                 self.admit(record.wake_clock(), entry.clone());
                 Ok(Attended::Nothing)
             }
@@ -1113,10 +1167,12 @@ impl Scheduler {
             record.due <= by || early || moved,
             "nothing starts before its deadline"
         );
-        let (queue, waited) = (&record.name.queue, by.saturating_since(record.due));
-        let held = self.holds.held(queue, since, waited, self.now.boot);
-        let held = if planted!(HeldCountsAsLate) {
-            Duration::ZERO
+        let waited = by.saturating_since(record.due);
+        let boot = self.now.boot;
+        let queue = &record.name.queue;
+        let held = self.holds.held(queue, record.revision, since, waited, boot);
+        let (held, spans) = if planted!(HeldCountsAsLate) {
+            (Duration::ZERO, Vec::new())
         } else {
             held
         };
@@ -1174,7 +1230,9 @@ impl Scheduler {
             flows,
             late_from: record.due + held,
             started: by,
-            boot: self.now.boot,
+            boot,
+            changes: self.member.budget().changes(),
+            held: spans,
         };
         self.in_flight.note(record.revision, running);
         self.suspects.started(record.revision, record.interruptions);

@@ -29,6 +29,8 @@ pub struct Stats {
     pub failed: u64,
     /// Attempts whose receiver ended the timer.
     pub stopped: u64,
+    /// Attempts that were claimed and [not made](crate::Verdict::Held).
+    pub not_made: u64,
     /// Timers given up.
     pub dead: u64,
     /// Runs of recurring timers given up.
@@ -185,6 +187,7 @@ impl Stats {
             done: self.done + other.done,
             failed: self.failed + other.failed,
             stopped: self.stopped + other.stopped,
+            not_made: self.not_made + other.not_made,
             dead: self.dead + other.dead,
             runs_dead: self.runs_dead + other.runs_dead,
             missed: self.missed + other.missed,

@@ -525,6 +525,20 @@ impl Client {
             .await
     }
 
+    /// Has one request sent to an endpoint now, of its JSON as the API takes it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn test_endpoint(
+        &self,
+        name: &str,
+        json: String,
+    ) -> Result<Answer<EndpointTested>, ClientError> {
+        let path = format!("{}:test", endpoint_path(name));
+        self.send_text(Method::POST, &path, Some(json), Precondition::None)
+            .await
+    }
+
     /// Gives a queue settings, of their JSON as the API takes it.
     ///
     /// # Errors
@@ -942,9 +956,32 @@ pub struct EndpointShown {
     /// Whether no attempt starts.
     #[serde(default)]
     pub disabled: bool,
+    /// Why the service has disabled it, if it has.
+    #[serde(default)]
+    pub disabled_reason: Option<String>,
     /// Why nothing is delivered there, if a secret cannot be opened.
     #[serde(default)]
     pub fault: Option<String>,
+}
+
+/// What came of the test of an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct EndpointTested {
+    /// Its name.
+    pub endpoint: String,
+    /// Its attempt.
+    pub attempt: TestedAttempt,
+}
+
+/// The attempt of a test.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct TestedAttempt {
+    /// When its request was sent, as RFC 3339.
+    pub started: String,
+    /// `done`, `failed` or `stopped`.
+    pub result: String,
+    /// The status of the answer, or why there was none.
+    pub detail: String,
 }
 
 /// A secret of an endpoint, without what is secret of it.

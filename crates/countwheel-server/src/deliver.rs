@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, response};
-use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
+use countwheel_durable::{
+    Attempt, AttemptEnd, AttemptRecord, AttemptResult, Completion, Handler, Outcome,
+    Request as Asked, SettingPrecondition, SettingsVersion, Verdict,
+};
 use countwheel_time::{Clock, Instant, Timestamp};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
@@ -18,18 +21,19 @@ use tokio::runtime::Handle;
 
 use crate::answered::{Answered, KeepAnswers, Times};
 use crate::failures::{Failed, Failures};
-use crate::guard::{RefusedTarget, Targets};
+use crate::guard::{RefusedTarget, Targets, literal_address};
 use crate::job::Job;
 use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
 use crate::pull::Desk;
 use crate::resolver::{NotResolved, Resolver};
-use crate::resources::Catalogue;
-use crate::resources::breaker::{Breaker, Sign, Turn};
-use crate::resources::endpoint::{EndpointName, Means, Trust};
-use crate::resources::route::{Held, Route, Rules};
+use crate::resources::blocked::{Why, place_of};
+use crate::resources::breaker::{Sign, Turn};
+use crate::resources::endpoint::{DisabledBy, EndpointName, Means, Trust};
+use crate::resources::route::{Held, Reached, Route, Rules};
 use crate::resources::sealed::Vault;
 use crate::resources::signature::{self, SigningKey};
 use crate::resources::statuses::Meaning;
+use crate::resources::{Catalogue, setting_of_endpoint};
 use crate::roots;
 use crate::time::{format_duration, format_time};
 use crate::traced::{self, TRACEPARENT, TRACESTATE};
@@ -39,8 +43,10 @@ use crate::wishes::{self, Ignored};
 const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How often an attempt whose lease is over looks whether it goes on.
 const LEASE_LOOK: Duration = Duration::from_millis(50);
-/// How often an attempt whose endpoint is not there or is disabled looks whether it is back.
-const HELD_LOOK: Duration = Duration::from_millis(500);
+/// When an attempt is made again whose endpoint is not there or is disabled, unless it is back before.
+const HELD_LOOK: Duration = Duration::from_secs(5);
+/// How long the test of an endpoint may take.
+const TEST_MAX: Duration = Duration::from_secs(30);
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
@@ -140,6 +146,53 @@ impl HttpHandler {
     }
 }
 
+impl HttpHandler {
+    /// Sends one request to an endpoint now, whatever the endpoint's limits and its health are, and counts it nowhere.
+    /// What came of it, as a record keeps an attempt.
+    pub(crate) async fn test(&self, job: Job, route: Route) -> AttemptRecord {
+        let sender = &self.sender;
+        let started = sender.clock.timestamp();
+        let mut delivery = Delivery::new(None, sender.clock.now());
+        // Receivers tell two tests apart by it.
+        let id = format!("test-{:016x}", getrandom::u64().unwrap_or_default());
+        let stamp = Stamp {
+            own: vec![
+                ("webhook-id", id.clone()),
+                ("timer-test", "1".to_owned()),
+                ("timer-attempt", "1".to_owned()),
+                ("timer-due", format_time(started)),
+                ("timer-held-us", "0".to_owned()),
+            ],
+            id,
+            key: String::new(),
+            deadline: started,
+        };
+        let route = Route {
+            timeout: route.timeout.min(TEST_MAX),
+            ..route
+        };
+        let outcome = sender.deliver(&stamp, job, route, &mut delivery).await;
+        let outcome = outcome.unwrap_or_else(|NoAnswer { detail, .. }| failed(detail));
+        let result = match outcome.verdict {
+            Verdict::Done => AttemptResult::Done,
+            Verdict::Stopped => AttemptResult::Stopped,
+            Verdict::Failed { .. } | Verdict::Held { .. } => AttemptResult::Failed,
+        };
+        AttemptRecord {
+            number: 1,
+            due: started,
+            started: delivery.sent.unwrap_or(started),
+            held: Duration::ZERO,
+            ended: Some(AttemptEnd {
+                at: sender.clock.timestamp(),
+                result,
+                detail: outcome.detail,
+                answer: outcome.answer,
+            }),
+        }
+    }
+}
+
 impl Handler for HttpHandler {
     fn start(&self, attempt: Attempt, done: Completion) {
         if attempt.lease.is_some() {
@@ -147,51 +200,65 @@ impl Handler for HttpHandler {
             return;
         }
         let sender = self.sender.clone();
-        let mut delivery = Delivery {
-            began: sender.clock.now(),
-            attempt,
-            target: None,
-            endpoint: None,
-            sent: None,
-        };
+        let attempt = Arc::new(attempt);
+        let mut delivery = Delivery::new(Some(Arc::clone(&attempt)), sender.clock.now());
         self.runtime.spawn(async move {
-            let (mut outcome, reason) = match sender.attempt(&mut delivery).await {
+            let (mut outcome, reason) = match sender.attempt(&attempt, &mut delivery).await {
                 Ok(outcome) => (outcome, String::new()),
-                Err(NoAnswer { detail, reason }) => (failed(detail), reason),
+                Err(NoAnswer { detail, reason, .. }) => (failed(detail), reason),
             };
             outcome.started = delivery.sent;
-            let target = delivery.target.as_ref();
-            sender.log(&delivery.attempt, target, &outcome, &reason);
-            // Before the place is free: what starts next goes by it.
-            if let Some((endpoint, breaker)) = delivery.endpoint.take() {
-                sender.notes(&delivery.attempt, endpoint, breaker, &outcome);
+            if !matches!(outcome.verdict, Verdict::Held { .. }) {
+                let target = delivery.target.as_ref();
+                sender.log(&attempt, target, &outcome, &reason);
+                // Before the place is free: what starts next goes by it.
+                if let Some(reached) = delivery.endpoint.take() {
+                    sender.notes(&attempt, reached, &outcome);
+                }
             }
             done.complete(outcome);
         });
     }
 }
 
-/// An attempt that is carried out.
+/// A request that is carried out.
 struct Delivery {
-    attempt: Attempt,
+    /// `None` if the request is a test.
+    attempt: Option<Arc<Attempt>>,
     /// When it came from the scheduler.
     began: Instant,
     target: Option<Authority>,
     /// If it goes to one.
-    endpoint: Option<(EndpointName, Option<Breaker>)>,
+    endpoint: Option<Reached>,
     /// When its head was handed to an open connection, on the time line of the attempt.
     sent: Option<Timestamp>,
 }
 
 impl Delivery {
-    /// The head is handed over now. How late that is.
-    fn sends(&mut self, now: Instant) -> Duration {
-        let Attempt {
-            due, held, started, ..
-        } = self.attempt;
-        let sent = started + now.saturating_since(self.began);
+    fn new(attempt: Option<Arc<Attempt>>, began: Instant) -> Self {
+        Self {
+            attempt,
+            began,
+            target: None,
+            endpoint: None,
+            sent: None,
+        }
+    }
+
+    /// The head is handed over now, by the wall clock and by the one that is never set. How late that is.
+    fn sends(&mut self, wall: Timestamp, now: Instant) -> Duration {
+        let Some(attempt) = &self.attempt else {
+            self.sent = Some(wall);
+            return Duration::ZERO;
+        };
+        let sent = attempt.started + now.saturating_since(self.began);
         self.sent = Some(sent);
-        sent.saturating_since(due + held)
+        sent.saturating_since(attempt.due + attempt.held)
+    }
+
+    fn may_start(&self) -> bool {
+        let attempt = self.attempt.as_ref();
+        attempt.is_none_or(|attempt| attempt.may_start())
     }
 }
 
@@ -203,6 +270,8 @@ struct NoAnswer {
     detail: String,
     /// What the operator's log has.
     reason: String,
+    /// If it is no fault of the target's.
+    blocked: Option<Why>,
 }
 
 impl Sender {
@@ -236,20 +305,34 @@ impl Sender {
     }
 
     /// What the outcome says of the endpoint. An endpoint that has failed too often is left alone for a while.
-    fn notes(
-        &self,
-        attempt: &Attempt,
-        endpoint: EndpointName,
-        breaker: Option<Breaker>,
-        outcome: &Outcome,
-    ) {
+    fn notes(&self, attempt: &Attempt, reached: Reached, outcome: &Outcome) {
+        let Reached {
+            name: endpoint,
+            revision,
+            breaker,
+            auto_disable,
+        } = reached;
         let detail = &*outcome.detail;
         let serves = |status: u16| status < 500 && status != StatusCode::TOO_MANY_REQUESTS.as_u16();
+        // What the endpoint's own rules call done or the end of a timer is an answer of an endpoint that works.
         let has_failed = matches!(outcome.verdict, Verdict::Failed { .. });
         let is_alive = !has_failed || detail.parse().is_ok_and(serves);
         let sign = if is_alive { Sign::Alive } else { Sign::Failing };
+        if let Some(after) = auto_disable {
+            let failing = self.catalogue.failing();
+            if !has_failed {
+                failing.succeeded(&endpoint, revision);
+            } else if failing.failed(&endpoint, revision, after, &*self.clock) {
+                self.disable(attempt, &endpoint, revision, (after, detail));
+            }
+        }
         let breakers = self.catalogue.breakers();
-        let turn = breakers.ended(&endpoint, breaker, (sign, detail), &*self.clock);
+        let is_current = || {
+            let known = self.catalogue.known();
+            let entry = known.endpoint(&endpoint);
+            entry.is_some_and(|entry| entry.version == revision)
+        };
+        let turn = breakers.ended(&endpoint, breaker, (sign, detail), is_current, &*self.clock);
         let Ok(timers) = attempt.timers() else {
             return;
         };
@@ -263,11 +346,10 @@ impl Sender {
                 tracing::warn!(%endpoint, ?pause, detail, "fails again and again, and is left alone");
                 // The timers are held no longer than by what follows: the service may stop meanwhile.
                 drop(timers);
-                let sender = self.clone();
-                let mut attempt = attempt.clone();
-                attempt.payload = Vec::new();
+                let (sender, attempt) = (self.clone(), without_payload(attempt));
                 tokio::spawn(async move {
-                    tokio::time::sleep(pause).await;
+                    // Both clocks count on their own.
+                    tokio::time::sleep(pause + Duration::from_millis(1)).await;
                     let breakers = sender.catalogue.breakers();
                     if breakers.half_open(&endpoint, sender.clock.now())
                         && let Ok(timers) = attempt.timers()
@@ -279,27 +361,110 @@ impl Sender {
         }
     }
 
+    /// Disables an endpoint at which every attempt has failed for so long, if nobody has changed it.
+    fn disable(
+        &self,
+        attempt: &Attempt,
+        endpoint: &EndpointName,
+        revision: SettingsVersion,
+        (after, detail): (Duration, &str),
+    ) {
+        let known = self.catalogue.known();
+        let entry = known.endpoint(endpoint);
+        let current = entry.filter(|entry| entry.version == revision);
+        let opened = current.and_then(|entry| entry.what.as_ref());
+        let (Some(opened), Some(name)) = (opened, setting_of_endpoint(endpoint)) else {
+            return;
+        };
+        let after = format_duration(after);
+        let disabled = opened.settings.disabled_by(DisabledBy {
+            reason: format!("every attempt failed for {after}: {detail}"),
+            at: self.clock.timestamp(),
+        });
+        let request = Asked::Configure {
+            name,
+            value: Some(disabled.to_value()),
+            precondition: SettingPrecondition::Version(revision),
+        };
+        let Ok(timers) = attempt.timers() else {
+            return;
+        };
+        let endpoint = endpoint.clone();
+        timers.submit(request, move |answer| match answer {
+            Ok(_) => tracing::warn!(%endpoint, %after, "is disabled: every attempt failed"),
+            Err(error) => tracing::info!(%endpoint, %error, "is not disabled"),
+        });
+    }
+
+    /// The attempt was not made, for a reason that is not its target's. Its place is looked at again after a while.
+    fn holds(&self, attempt: &Attempt, place: Option<&str>, why: Why, reason: &str) -> Outcome {
+        let Some(place) = place else {
+            return Outcome::held(Some(HELD_LOOK));
+        };
+        let found = self.catalogue.blocked().found(place, why, self.clock.now());
+        if found.is_news {
+            tracing::warn!(place, reason, "deliveries wait: {why}");
+        }
+        if found.is_first {
+            let (attempt, wait) = (without_payload(attempt), found.wait);
+            tokio::spawn(async move {
+                tokio::time::sleep(wait + Duration::from_millis(1)).await;
+                if let Ok(timers) = attempt.timers() {
+                    timers.flows_changed();
+                }
+            });
+        }
+        Outcome::held(Some(found.wait))
+    }
+
     /// What came of the attempt. An error is a failure without an answer.
-    async fn attempt(&self, delivery: &mut Delivery) -> Result<Outcome, NoAnswer> {
-        let stopped = |detail: &str| Ok(Outcome::new(Verdict::Stopped, detail));
-        let Ok(job) = Job::decode(&delivery.attempt.payload) else {
-            return stopped("the stored request cannot be read");
+    async fn attempt(
+        &self,
+        attempt: &Attempt,
+        delivery: &mut Delivery,
+    ) -> Result<Outcome, NoAnswer> {
+        let Ok(job) = Job::decode(&attempt.payload) else {
+            return Ok(unusable("the stored request cannot be read"));
         };
         // An endpoint may go away between the claim of an attempt and here: it is no fault of the receiver, and uses
-        // up nothing. The attempt goes on when its timer would.
-        let route = loop {
-            match self.route(&delivery.attempt, &job).await {
-                Ok(route) => break route,
-                Err(Held { .. }) => tokio::time::sleep(HELD_LOOK).await,
-            }
+        // up nothing.
+        let Ok(route) = self.route(attempt, &job).await else {
+            return Ok(Outcome::held(Some(HELD_LOOK)));
         };
+        let place = check_url(&route.url).ok().and_then(|url| place_of(&url));
+        let outcome = self
+            .deliver(&Stamp::of(attempt), job, route, delivery)
+            .await;
+        if let Err(NoAnswer {
+            blocked: Some(why),
+            reason,
+            ..
+        }) = &outcome
+        {
+            return Ok(self.holds(attempt, place.as_deref(), *why, reason));
+        }
+        let was_blocked = place.is_some_and(|place| self.catalogue.blocked().passed(&place));
+        if was_blocked && let Ok(timers) = attempt.timers() {
+            timers.flows_changed();
+        }
+        outcome
+    }
+
+    /// Makes one request, and says what the answer means. An error is a failure without an answer.
+    async fn deliver(
+        &self,
+        stamp: &Stamp,
+        job: Job,
+        route: Route,
+        delivery: &mut Delivery,
+    ) -> Result<Outcome, NoAnswer> {
         let (timeout, means) = (route.timeout, route.means.clone());
         delivery.endpoint.clone_from(&route.endpoint);
         let rules = route.rules.clone();
         let adaptive = job.extras.adaptive;
         let ends = tokio::time::Instant::now() + timeout;
-        let Some((url, request, signing)) = request(&delivery.attempt, job, route) else {
-            return stopped("the stored request cannot be made");
+        let Some((url, request, signing)) = request(stamp, job, route) else {
+            return Ok(unusable("the stored request cannot be made"));
         };
         delivery.target = url.authority().cloned();
         // A timer may have been set when the service was started with other options.
@@ -328,10 +493,18 @@ impl Sender {
                     KeepAnswers::Off => outcome,
                 })
             }
-            Err(_) => Ok(failed(format!(
-                "timed out after {}",
-                format_duration(timeout)
-            ))),
+            Err(_) => {
+                // The look-up of its name had no end, and the last one of any name had no answer.
+                let is_silent = delivery.sent.is_none()
+                    && literal_address(&url).is_none()
+                    && self.pool.is_resolver_silent();
+                let detail = format!("timed out after {}", format_duration(timeout));
+                Err(NoAnswer {
+                    reason: detail.clone(),
+                    detail,
+                    blocked: is_silent.then_some(Why::NoResolver),
+                })
+            }
         }
     }
 
@@ -385,14 +558,14 @@ impl Sender {
             // The lease of this node may have ended since: nothing leaves unless it goes on. Of that the
             // target knows nothing.
             let target = delivery.target.take();
-            while !delivery.attempt.may_start() {
+            while !delivery.may_start() {
                 tokio::time::sleep(LEASE_LOOK).await;
             }
             delivery.target = target;
             // Receivers compare this time with their own clock, so it is one by the wall clock.
-            let wall = self.clock.timestamp().saturating_since(Timestamp::EPOCH);
-            let sent = self.clock.now();
-            let late = delivery.sends(sent);
+            let (wall, sent) = (self.clock.timestamp(), self.clock.now());
+            let late = delivery.sends(wall, sent);
+            let wall = wall.saturating_since(Timestamp::EPOCH);
             let headers = request.headers_mut();
             headers.insert("webhook-timestamp", wall.as_secs().into());
             if let Some(signature) = signing.and_then(|signing| signing.at(wall.as_secs())) {
@@ -438,6 +611,18 @@ async fn read(mut body: Incoming, answered: &mut Answered) -> bool {
     true
 }
 
+/// What a stored request comes to that is none.
+fn unusable(detail: &str) -> Outcome {
+    Outcome::new(Verdict::Stopped, detail)
+}
+
+/// The attempt for those who need its timers.
+fn without_payload(attempt: &Attempt) -> Attempt {
+    let mut attempt = attempt.clone();
+    attempt.payload = Vec::new();
+    attempt
+}
+
 fn failed(detail: String) -> Outcome {
     Outcome::new(Verdict::Failed { retry_after: None }, detail)
 }
@@ -466,35 +651,61 @@ impl Signing {
     }
 }
 
+/// What a request says of its attempt.
+struct Stamp {
+    /// What its receiver remembers it by.
+    id: String,
+    key: String,
+    /// The deadline that was asked for.
+    deadline: Timestamp,
+    /// Headers that nobody else sets.
+    own: Vec<(&'static str, String)>,
+}
+
+impl Stamp {
+    fn of(attempt: &Attempt) -> Self {
+        let key = utf8_percent_encode(attempt.name.key.as_str(), ENCODED);
+        // Each run of a recurring timer is another delivery to those who remember what they had.
+        let id = match attempt.run {
+            None => attempt.id.to_string(),
+            Some(run) => format!("{}-r{}", attempt.id, run.number),
+        };
+        let mut own = vec![
+            ("webhook-id", id.clone()),
+            ("timer-queue", attempt.name.queue.to_string()),
+            ("timer-key", key.to_string()),
+            ("timer-attempt", attempt.number.to_string()),
+            ("timer-due", format_time(attempt.deadline)),
+            ("timer-held-us", attempt.held.as_micros().to_string()),
+            ("timer-fence", attempt.fence.0.to_string()),
+        ];
+        if let Some(run) = attempt.run {
+            own.push(("timer-run", run.number.to_string()));
+            own.push(("timer-nominal", format_time(run.nominal)));
+        }
+        Self {
+            id,
+            key: attempt.name.key.to_string(),
+            deadline: attempt.deadline,
+            own,
+        }
+    }
+}
+
 /// The request of one attempt, and to where, but for the headers that say when it was sent. `None` if
 /// the job holds what was never accepted.
 fn request(
-    attempt: &Attempt,
+    stamp: &Stamp,
     job: Job,
     route: Route,
 ) -> Option<(Uri, Request<Full<Bytes>>, Option<Signing>)> {
     let url = check_url(&route.url).ok()?;
-    let key = utf8_percent_encode(attempt.name.key.as_str(), ENCODED);
-    // Each run of a recurring timer is another delivery to those who remember what they had.
-    let id = match attempt.run {
-        None => attempt.id.to_string(),
-        Some(run) => format!("{}-r{}", attempt.id, run.number),
-    };
     let body = Bytes::from(job.body);
-    let signing = Signing::of(route.means, &id, &body);
+    let signing = Signing::of(route.means, &stamp.id, &body);
     let event = route.cloudevents.map(|event| {
-        let time = format_time(attempt.deadline);
-        event.headers(&id, attempt.name.key.as_str(), &time)
+        let time = format_time(stamp.deadline);
+        event.headers(&stamp.id, &stamp.key, &time)
     });
-    let own = [
-        ("webhook-id", id),
-        ("timer-queue", attempt.name.queue.to_string()),
-        ("timer-key", key.to_string()),
-        ("timer-attempt", attempt.number.to_string()),
-        ("timer-due", format_time(attempt.deadline)),
-        ("timer-held-us", attempt.held.as_micros().to_string()),
-        ("timer-fence", attempt.fence.0.to_string()),
-    ];
     // A query may stand behind the host, without a path.
     let query = url.query().map(|query| format!("?{query}"));
     let path = format!("{}{}", url.path(), query.unwrap_or_default());
@@ -529,14 +740,8 @@ fn request(
     if let Some(content_type) = job.content_type {
         headers.insert(header::CONTENT_TYPE, content_type.try_into().ok()?);
     }
-    let run = attempt.run.map(|run| {
-        [
-            ("timer-run", run.number.to_string()),
-            ("timer-nominal", format_time(run.nominal)),
-        ]
-    });
-    let run = run.into_iter().flatten();
-    let own = own.into_iter().chain(run);
+    let own = stamp.own.iter();
+    let own = own.map(|(name, value)| (*name, value.clone()));
     for (name, value) in own.chain(event.into_iter().flatten()) {
         headers.insert(HeaderName::from_static(name), value.try_into().ok()?);
     }
@@ -622,10 +827,11 @@ const UNREACHABLE: &str = "target unreachable";
 /// Why there was no answer.
 fn describe(error: &(dyn Error + 'static)) -> NoAnswer {
     let mut reason = error.to_string();
-    let mut detail = None;
+    let (mut detail, mut blocked) = (None, None);
     let mut cause = Some(error);
     while let Some(error) = cause {
         detail = detail.or_else(|| detail_of(error));
+        blocked = blocked.or_else(|| why_blocked(error));
         cause = cause_of(error);
         if let Some(cause) = cause {
             reason = cause.to_string();
@@ -634,7 +840,17 @@ fn describe(error: &(dyn Error + 'static)) -> NoAnswer {
     NoAnswer {
         detail: detail.unwrap_or_else(|| "no connection".to_owned()),
         reason,
+        blocked,
     }
+}
+
+/// Whether an error says nothing of the target.
+fn why_blocked(error: &(dyn Error + 'static)) -> Option<Why> {
+    if error.is::<RefusedTarget>() {
+        return Some(Why::Refused);
+    }
+    let error = error.downcast_ref::<NotResolved>()?;
+    (*error == NotResolved::NoResolver).then_some(Why::NoResolver)
 }
 
 /// What lies behind an error. An [`io::Error`] calls its own cause no source of it.
@@ -828,6 +1044,95 @@ mod tests {
         stream
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
             .expect("it listens");
+    }
+
+    /// The clock of the deliveries is moved by hand, and that of the timers is the system's.
+    #[test]
+    fn an_endpoint_is_disabled_once_every_attempt_of_a_while_has_failed() {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let handle = runtime.handle().clone();
+        let clock = countwheel_time::ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000));
+        let shared: Arc<dyn Clock> = Arc::new(clock.clone());
+        let (vault, roots) = (Vault::without_key(true), Arc::new(roots::of_program()));
+        let catalogue = Arc::new(Catalogue::new(vault, roots, Arc::clone(&shared)));
+        let known = Arc::clone(&catalogue);
+        let handler = HttpHandler::with(handle, Targets::any(), shared, 4, 4, known);
+        let system = Arc::new(SystemClock::new());
+        let store = MemoryStore::new(7);
+        let timers = Timers::open(store, handler, system, Config::default()).expect("it opens");
+        let receiver = TcpListener::bind("127.0.0.1:0").expect("an address");
+        let address = receiver.local_addr().expect("an address");
+        let (answered, answers) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for stream in receiver.incoming() {
+                let mut stream = stream.expect("a connection");
+                let mut head = [0; 4_096];
+                drop(stream.read(&mut head));
+                let failure =
+                    b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                stream.write_all(failure).expect("it listens");
+                answered.send(()).unwrap_or_default();
+            }
+        });
+        let name = EndpointName::new("shop").expect("a name");
+        let url = format!("http://{address}/");
+        let value = format!(
+            r#"{{"format":1,"url":"{url}","headers":[],"secrets":[],"disabled":false,"auto_disable":"120h"}}"#
+        );
+        let (send, put) = std::sync::mpsc::channel();
+        let request = Asked::Configure {
+            name: setting_of_endpoint(&name).expect("a setting"),
+            value: Some(value.into_bytes()),
+            precondition: SettingPrecondition::None,
+        };
+        timers.submit(request, move |answer| drop(send.send(answer)));
+        put.recv().expect("an answer").expect("it is put");
+        catalogue.refresh(&timers);
+        let job = Job {
+            method: Method::POST,
+            to: To::Endpoint {
+                name: Some("shop".to_owned()),
+                path: String::new(),
+            },
+            headers: Vec::new(),
+            content_type: None,
+            body: Vec::new(),
+            timeout: None,
+            extras: Extras::default(),
+        };
+        timers
+            .set("orders/a", Duration::ZERO, job.encode())
+            .expect("it is set");
+        answers.recv().expect("an attempt");
+        let is_disabled = || {
+            let known = catalogue.refresh(&timers);
+            let entry = known.endpoint(&name).expect("it is there");
+            entry.what.as_ref().expect("it is read").settings.clone()
+        };
+        assert!(!is_disabled().disabled);
+        let has_failed = || {
+            let name = TimerName::new("orders", "a").expect("a name");
+            let record = timers.get(&name).expect("it is read");
+            record.is_some_and(|record| record.failures > 0)
+        };
+        while !has_failed() {
+            std::thread::yield_now();
+        }
+        // The next attempt fails as well, after the time.
+        clock.advance(Duration::from_secs(120 * 3_600));
+        timers
+            .set("orders/b", Duration::ZERO, job.encode())
+            .expect("it is set");
+        answers.recv().expect("an attempt");
+        let settings = (0..2_000).find_map(|_| {
+            let settings = is_disabled();
+            std::thread::yield_now();
+            settings.disabled.then_some(settings)
+        });
+        let settings = settings.expect("it is disabled");
+        let by = settings.disabled_by.expect("by the service");
+        assert_eq!(by.reason, "every attempt failed for 120h: 404");
+        assert_eq!(by.at, clock.timestamp());
     }
 
     #[test]

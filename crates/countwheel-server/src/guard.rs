@@ -362,7 +362,7 @@ pub(crate) fn port_of_url(uri: &Uri) -> u16 {
 
 /// The address that a URL names outright, in the notations of old as well, such as `0x7f.1`:
 /// many resolvers read these.
-fn literal_address(uri: &Uri) -> Option<IpAddr> {
+pub(crate) fn literal_address(uri: &Uri) -> Option<IpAddr> {
     let host = uri.host()?;
     let bare = host
         .strip_prefix('[')

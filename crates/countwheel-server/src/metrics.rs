@@ -248,6 +248,11 @@ impl Collector for Engine {
                 stats.stopped,
             ),
             (
+                "attempts_not_made",
+                "Attempts that were claimed and held before they were made",
+                stats.not_made,
+            ),
+            (
                 "attempts_interrupted",
                 "Attempts that the end of a process cut off",
                 stats.interrupted,

@@ -138,6 +138,11 @@ impl Pool {
         }
     }
 
+    /// Whether no name server answered the last look-up.
+    pub(crate) fn is_resolver_silent(&self) -> bool {
+        self.resolver.is_silent()
+    }
+
     pub(crate) fn phases(&self) -> Arc<Mutex<Phases>> {
         Arc::clone(&self.phases)
     }

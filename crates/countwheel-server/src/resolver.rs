@@ -5,13 +5,14 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::error::Error;
 use std::future::Future;
-use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType};
 use hyper_util::client::legacy::connect::dns::Name;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
@@ -19,10 +20,28 @@ use tower_service::Service;
 
 use crate::guard::Targets;
 
-/// The target's name leads nowhere.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("name not resolved")]
-pub(crate) struct NotResolved;
+/// A name has no address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum NotResolved {
+    /// The target's name leads nowhere.
+    #[error("name not resolved")]
+    Nowhere,
+    /// No name server answers, whatever the name: that says nothing of the target.
+    #[error("no name server answers")]
+    NoResolver,
+}
+
+/// Why one look-up found nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NotFound {
+    /// The name servers say so.
+    Nowhere,
+    /// The name servers said nothing, or that they cannot tell.
+    Unanswered,
+}
+
+/// A name that no name server knows (RFC 6761): those that answer say so.
+const NOBODY: &str = "resolver-check.invalid";
 
 /// A look-up that takes longer is slow.
 const SLOW: Duration = Duration::from_secs(1);
@@ -50,9 +69,11 @@ pub(crate) struct Resolver {
     has_slow: bool,
     /// The names that are looked up, each with what will come of it.
     waiting: Arc<Mutex<HashMap<Name, watch::Receiver<Option<Addresses>>>>>,
-    look_up: fn(&str) -> io::Result<Vec<SocketAddr>>,
+    look_up: fn(&str) -> Result<Vec<SocketAddr>, NotFound>,
     /// When a look-up is slow.
     after: Duration,
+    /// The last look-up that came to its end had no answer of any name server.
+    is_silent: Arc<AtomicBool>,
 }
 
 type BoxError = Box<dyn Error + Send + Sync>;
@@ -60,15 +81,18 @@ type BoxError = Box<dyn Error + Send + Sync>;
 impl Resolver {
     /// Looks up so many names at a time.
     pub(crate) fn new(targets: Targets, lookups: usize) -> Self {
-        Self::with(targets, lookups, |name| {
-            Ok((name, 0).to_socket_addrs()?.collect())
-        })
+        Self::with(targets, lookups, of_system)
+    }
+
+    /// Whether no name server answered the look-up that came to its end last.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.is_silent.load(Ordering::Relaxed)
     }
 
     fn with(
         targets: Targets,
         lookups: usize,
-        look_up: fn(&str) -> io::Result<Vec<SocketAddr>>,
+        look_up: fn(&str) -> Result<Vec<SocketAddr>, NotFound>,
     ) -> Self {
         // One thread is for both kinds, and a slow name then holds up the others.
         let slow = lookups / 2;
@@ -82,6 +106,7 @@ impl Resolver {
             waiting: Arc::default(),
             look_up,
             after: SLOW,
+            is_silent: Arc::default(),
         }
     }
 
@@ -108,8 +133,8 @@ impl Resolver {
             }
         };
         let found = found.wait_for(Option::is_some).await;
-        found.map_or(Err(NotResolved), |found| {
-            found.clone().unwrap_or(Err(NotResolved))
+        found.map_or(Err(NotResolved::Nowhere), |found| {
+            found.clone().unwrap_or(Err(NotResolved::Nowhere))
         })
     }
 
@@ -130,6 +155,8 @@ impl Resolver {
 
     async fn find(self, name: Name, send: watch::Sender<Option<Addresses>>) {
         let found = self.on_a_thread(name.clone()).await;
+        let is_silent = matches!(found, Err(NotResolved::NoResolver));
+        self.is_silent.store(is_silent, Ordering::Relaxed);
         let mut waiting = self.waiting.lock();
         waiting.remove(&name);
         send.send_replace(Some(found));
@@ -142,7 +169,7 @@ impl Resolver {
             self.threads.acquire().await
         };
         let (look_up, looked_up) = (self.look_up, name.clone());
-        let looked_up = tokio::task::spawn_blocking(move || look_up(looked_up.as_str()));
+        let looked_up = tokio::task::spawn_blocking(move || answer(look_up, looked_up.as_str()));
         tokio::pin!(looked_up);
         let ended = tokio::time::timeout(self.after, looked_up.as_mut()).await;
         self.learn(name, ended.is_err());
@@ -159,14 +186,39 @@ impl Resolver {
             }
         };
         drop(permit);
-        let addresses = looked_up
-            .map_err(|_| NotResolved)?
-            .map_err(|_| NotResolved)?;
-        if addresses.is_empty() {
-            return Err(NotResolved);
-        }
-        Ok(addresses)
+        looked_up.unwrap_or(Err(NotResolved::Nowhere))
     }
+}
+
+/// Looks a name up. If there is no answer, a name that nobody has tells whether it is the name that is at fault, or
+/// that no name server answers.
+fn answer(look_up: fn(&str) -> Result<Vec<SocketAddr>, NotFound>, name: &str) -> Addresses {
+    match look_up(name) {
+        Ok(addresses) if addresses.is_empty() => Err(NotResolved::Nowhere),
+        Ok(addresses) => Ok(addresses),
+        Err(NotFound::Nowhere) => Err(NotResolved::Nowhere),
+        Err(NotFound::Unanswered) => Err(match look_up(NOBODY) {
+            Err(NotFound::Unanswered) => NotResolved::NoResolver,
+            Ok(_) | Err(NotFound::Nowhere) => NotResolved::Nowhere,
+        }),
+    }
+}
+
+/// The system's resolver.
+fn of_system(name: &str) -> Result<Vec<SocketAddr>, NotFound> {
+    let hints = AddrInfoHints {
+        socktype: SockType::Stream.into(),
+        ..AddrInfoHints::default()
+    };
+    let found = dns_lookup::getaddrinfo(Some(name), None, Some(hints));
+    let found = found.map_err(|error| match error.kind() {
+        LookupErrorKind::Again
+        | LookupErrorKind::Fail
+        | LookupErrorKind::Memory
+        | LookupErrorKind::System => NotFound::Unanswered,
+        _ => NotFound::Nowhere,
+    })?;
+    Ok(found.flatten().map(|found| found.sockaddr).collect())
 }
 
 impl Service<Name> for Resolver {
@@ -194,7 +246,7 @@ impl Service<Name> for Resolver {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -204,7 +256,7 @@ mod tests {
     static SLOW_NAMES: Mutex<()> = Mutex::new(());
     static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-    fn look_up(name: &str) -> io::Result<Vec<SocketAddr>> {
+    fn look_up(name: &str) -> Result<Vec<SocketAddr>, NotFound> {
         match name {
             "silent.example" => {
                 ASKED.fetch_add(1, Ordering::SeqCst);
@@ -213,9 +265,10 @@ mod tests {
             }
             name if name.starts_with("slow-") => {
                 drop(SLOW_NAMES.lock());
-                Err(io::ErrorKind::NotFound.into())
+                Err(NotFound::Nowhere)
             }
-            "nowhere.example" => Err(io::ErrorKind::NotFound.into()),
+            "nowhere.example" | NOBODY => Err(NotFound::Nowhere),
+            "broken.example" => Err(NotFound::Unanswered),
             "empty.example" => Ok(Vec::new()),
             "metadata.example" => Ok(vec![
                 SocketAddr::from(([192, 0, 2, 1], 0)),
@@ -284,6 +337,36 @@ mod tests {
         drop(silence);
         for one in slow {
             assert!(runtime.block_on(one).unwrap().is_err());
+        }
+    }
+
+    /// A name whose own servers are silent is at fault itself: the others are found.
+    #[test]
+    fn that_no_name_server_answers_is_told_from_a_name_that_leads_nowhere() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
+        let none = |_: &str| Err(NotFound::Unanswered);
+        for (look_up, name, expected) in [
+            (
+                look_up as fn(&str) -> _,
+                "broken.example",
+                NotResolved::Nowhere,
+            ),
+            (look_up, "nowhere.example", NotResolved::Nowhere),
+            (none, "other.example", NotResolved::NoResolver),
+        ] {
+            let mut resolver = Resolver::with(Targets::any(), LOOKUPS_MAX, look_up);
+            let answer = runtime.block_on(async { resolver.call(name.parse().unwrap()).await });
+            let error = answer.map(drop).expect_err(name);
+            assert_eq!(
+                error.downcast_ref::<NotResolved>(),
+                Some(&expected),
+                "{name}"
+            );
+            let is_silent = expected == NotResolved::NoResolver;
+            assert_eq!(resolver.is_silent(), is_silent, "{name}");
         }
     }
 

@@ -662,6 +662,7 @@ impl Service {
         )
         .keeping(self.keep_answers);
         let phases = handler.phases();
+        let tester = handler.clone();
         let flows = Arc::new(DeliveryLimits::new(
             Arc::clone(&catalogue),
             self.targets.clone(),
@@ -756,6 +757,7 @@ impl Service {
         let app = app.with_snapshots(self.snapshots).with_moves(moves);
         let app = app.with_catalogue(Arc::clone(&catalogue), Arc::clone(&flows));
         let app = app.with_body_bytes(self.front.body_bytes());
+        let app = app.with_tester(tester);
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
         let mut upkeep = JoinSet::new();

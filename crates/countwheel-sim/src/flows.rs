@@ -3,8 +3,9 @@
 //!
 //! Whatever comes due starts as soon as its flows, its queue and the process have room, and not before. A flow that
 //! hangs delays no other. Those that wait for a flow start in order, the most urgent first. No engine waits for a flow
-//! for long while others have it. What waits and does not fit into memory comes all the same. In the end every timer
-//! is done.
+//! for long while others have it. What waits and does not fit into memory comes all the same. An attempt that its handler
+//! holds uses up nothing, and is made again once its time has come or a limit has changed, and not before. Runs that come
+//! due while a flow holds the run before are late by nothing but the runs between. In the end every timer is done.
 //!
 //! The clocks of a world stand still while its engines take turns, so every attempt is late by nothing but what held it.
 //!
@@ -17,6 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -24,8 +26,8 @@ use std::time::Duration;
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, Budget, Config, Due, Effect, Engine, Event, Flow, FlowLimits, FlowRate, Flows, Key,
-    Outcome, Precondition, QueueName, Record, Request, RetryPolicy, Revision, Route, SetOptions,
-    Shift, State, Ticket, TimerName, Verdict,
+    Missed, Outcome, Overlap, Precondition, QueueName, Record, Recurrence, Request, RetryPolicy,
+    Revision, Route, Schedule, SetOptions, Shift, State, Ticket, TimerId, TimerName, Verdict,
 };
 use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 use parking_lot::Mutex;
@@ -73,6 +75,10 @@ pub struct Report {
     pub attempts: u64,
     /// Of these, held by a limit.
     pub held: u64,
+    /// Of these, not made, since the handler held them.
+    pub not_made: u64,
+    /// Of these, runs that came due before the run before them had ended.
+    pub following: u64,
     /// Changes of limits.
     pub changes: u64,
     /// Times the process ended.
@@ -92,6 +98,8 @@ impl Report {
         self.turns += other.turns;
         self.attempts += other.attempts;
         self.held += other.held;
+        self.not_made += other.not_made;
+        self.following += other.following;
         self.changes += other.changes;
         self.ends += other.ends;
         self.parked = self.parked.max(other.parked);
@@ -104,12 +112,14 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} seeds: {} turns, {} attempts, {} of them held; {} changes of limits, {} ends of a process, at most {} \
-             timers waited in memory; {} done",
+            "{} seeds: {} turns, {} attempts, {} of them held, {} not made, {} of runs that followed at once; {} changes \
+             of limits, {} ends of a process, at most {} timers waited in memory; {} done",
             self.seeds,
             self.turns,
             self.attempts,
             self.held,
+            self.not_made,
+            self.following,
             self.changes,
             self.ends,
             self.parked,
@@ -201,6 +211,26 @@ struct Running {
     attempt: Attempt,
     verdict: Verdict,
     flows: Vec<Flow>,
+    /// How often limits had changed when it started.
+    changes: u64,
+}
+
+/// What is to become of a timer.
+#[derive(Debug, Default)]
+struct Expected {
+    /// The number of the last attempt that was made or is under way.
+    number: u32,
+    /// Its failures that count: those of this run.
+    failures: u32,
+    run: u32,
+    /// Not before this time, unless limits change or somebody moves the timer: its handler held it.
+    not_before: Option<(Revision, Timestamp)>,
+    /// The last attempt was not made: the timer waits beside those of its flow, and not in their order.
+    was_held: bool,
+    /// When the last attempt ended.
+    ended: Option<Timestamp>,
+    /// Since when runs follow each other that came due before the run before them had ended.
+    follows_since: Option<Timestamp>,
 }
 
 struct World {
@@ -214,6 +244,8 @@ struct World {
     running: BTreeMap<(Instant, u64), Running>,
     /// The virtual scheduling time of each rate, in microseconds.
     rates: BTreeMap<Flow, Timestamp>,
+    expected: BTreeMap<TimerId, Expected>,
+    holding: u64,
     opened: Timestamp,
     flows: u8,
     queues: u64,
@@ -262,6 +294,12 @@ impl World {
             all: Vec::new(),
             running: BTreeMap::new(),
             rates: BTreeMap::new(),
+            expected: BTreeMap::new(),
+            holding: if random.one_in(2) {
+                random.below(40)
+            } else {
+                0
+            },
             opened: clock.timestamp(),
             flows: u8::try_from(random.between(1, 5)).unwrap_or(1),
             queues: random.between(1, 3),
@@ -366,6 +404,7 @@ impl World {
     /// Everything works from here on, and comes to its end.
     fn heal(&mut self) -> Result<(), String> {
         self.healing = true;
+        self.look_at_held();
         for number in 0..self.flows {
             let limits = FlowLimits {
                 at_once: Some(1),
@@ -415,6 +454,13 @@ impl World {
         Ok(records)
     }
 
+    /// What its handler held may start from now on.
+    fn look_at_held(&mut self) {
+        for expected in self.expected.values_mut() {
+            expected.not_before = None;
+        }
+    }
+
     fn change_limits(&mut self) {
         let number = u8::try_from(self.random.below(u64::from(self.flows))).unwrap_or(0);
         let limits = self.draw_limits();
@@ -424,6 +470,7 @@ impl World {
             self.rates.remove(&flow(number));
         }
         self.report.changes += 1;
+        self.look_at_held();
         self.budget.flows_changed();
     }
 
@@ -432,6 +479,7 @@ impl World {
         self.rules.moved.fetch_add(1, Ordering::Relaxed);
         self.log.note("timers have other flows".to_owned());
         self.report.changes += 1;
+        self.look_at_held();
         self.opened = self.clock.timestamp();
         for driven in &mut self.all {
             driven.waited.clear();
@@ -447,6 +495,11 @@ impl World {
         self.all.clear();
         self.running.clear();
         self.rates.clear();
+        self.look_at_held();
+        for expected in self.expected.values_mut() {
+            // The interruption is no part of what follows.
+            expected.follows_since = None;
+        }
         self.budget = Budget::new(&self.config);
         self.open(shards);
     }
@@ -502,13 +555,18 @@ impl World {
                     known.insert(u8::try_from(number).unwrap_or(0));
                 }
                 payload.extend(known);
+                let options = if self.random.one_in(5) {
+                    self.draw_runs()
+                } else {
+                    SetOptions::default()
+                };
                 Request::Set {
                     name,
                     due: Due::In(span),
                     policy: RetryPolicy::fixed(Duration::from_millis(700)),
                     payload,
                     precondition: Precondition::None,
-                    options: SetOptions::default(),
+                    options,
                 }
             }
         };
@@ -522,6 +580,24 @@ impl World {
         self.next_ticket += 1;
         let event = Event::Request(Ticket(self.next_ticket), request);
         self.turn(shard, vec![event])
+    }
+
+    /// A timer that comes again a few times, and makes up for runs that it missed.
+    fn draw_runs(&mut self) -> SetOptions {
+        let every = Duration::from_millis(self.random.between(300, 2_000));
+        let repeats = u32::try_from(self.random.between(2, 8)).unwrap_or(2);
+        let recurrence = Recurrence {
+            repeats: NonZeroU32::new(repeats),
+            overlap: Overlap::Queue,
+            ..Recurrence::new(Schedule::FixedRate {
+                every,
+                anchor: None,
+            })
+        };
+        SetOptions {
+            missed: Missed::Fire,
+            recurrence: Some(Box::new(recurrence)),
+        }
     }
 
     /// Engines take turns until none has anything to do at this time.
@@ -566,10 +642,31 @@ impl World {
                 continue;
             };
             let Running {
-                attempt, verdict, ..
+                attempt,
+                verdict,
+                changes,
+                ..
             } = running;
             self.log.note(format!("{} ends: {verdict:?}", attempt.name));
             self.report.done += u64::from(verdict == Verdict::Done);
+            let expected = self.expected.entry(attempt.id).or_default();
+            expected.ended = Some(self.clock.timestamp());
+            match verdict {
+                Verdict::Held { look_after } => {
+                    self.report.not_made += 1;
+                    expected.number -= 1;
+                    expected.was_held = true;
+                    expected.ended = None;
+                    let later = look_after.map_or(Timestamp::MAX, |wait| {
+                        self.clock.timestamp() + wait.max(Verdict::HELD_MIN)
+                    });
+                    let has_changed = changes != self.report.changes || self.healing;
+                    let not_before = (attempt.revision, later);
+                    expected.not_before = Some(not_before).filter(|_| !has_changed);
+                }
+                Verdict::Failed { .. } => expected.failures += 1,
+                Verdict::Done | Verdict::Stopped => expected.failures = 0,
+            }
             events.push(Event::Outcome {
                 revision: attempt.revision,
                 outcome: Outcome::new(verdict, ""),
@@ -666,14 +763,24 @@ impl World {
             }
         }
         let late = attempt.lateness();
-        if !late.is_zero() && attempt.due >= self.opened && !self.was_short {
-            return Err(format!("{} is late by {late:?}", attempt.name));
+        let allowed = self.expect(shard, &attempt)?;
+        if late > allowed && attempt.due >= self.opened && !self.was_short {
+            let name = &attempt.name;
+            return Err(format!(
+                "{name} is late by {late:?}, and not by {allowed:?}"
+            ));
         }
-        let fails = !self.healing && self.random.below(100) < self.failing;
-        let verdict = if fails {
-            Verdict::Failed { retry_after: None }
-        } else {
-            Verdict::Done
+        let verdict = match self.random.below(100) {
+            _ if self.healing => Verdict::Done,
+            draw if draw < self.failing => Verdict::Failed { retry_after: None },
+            draw if draw < self.failing + self.holding => Verdict::Held {
+                look_after: match self.random.below(3) {
+                    0 => None,
+                    1 => Some(Duration::ZERO),
+                    _ => Some(Duration::from_millis(self.random.below(5_000))),
+                },
+            },
+            _ => Verdict::Done,
         };
         let ends = self.clock.now() + Duration::from_micros(self.random.below(self.service));
         let running = Running {
@@ -681,6 +788,7 @@ impl World {
             attempt,
             verdict,
             flows: route.flows,
+            changes: self.report.changes,
         };
         self.running.insert((ends, self.report.attempts), running);
         self.was_short |= self.running.len() > self.config.max_in_flight / 4;
@@ -688,6 +796,51 @@ impl World {
             return Err(format!("{} attempts run at once", self.running.len()));
         }
         Ok(())
+    }
+
+    /// Whether an attempt is the one that is to come, and how late it may be.
+    fn expect(&mut self, shard: usize, attempt: &Attempt) -> Result<Duration, String> {
+        let wall = self.clock.timestamp();
+        let record = self.get(shard, &attempt.name)?;
+        let expected = self.expected.entry(attempt.id).or_default();
+        let (name, number) = (&attempt.name, expected.number + 1);
+        if attempt.number != number {
+            return Err(format!(
+                "{name} has attempt {}, not {number}",
+                attempt.number
+            ));
+        }
+        if let Some((revision, at)) = expected.not_before.take()
+            && at > wall
+            && revision == attempt.revision
+            && !self.is_tight
+        {
+            return Err(format!(
+                "{name} starts, and its handler is to be asked at {at:?}"
+            ));
+        }
+        (expected.number, expected.was_held) = (number, false);
+        let run = attempt.run.map_or(0, |run| run.number);
+        if run != expected.run {
+            (expected.run, expected.failures) = (run, 0);
+            let follows = expected.ended.is_some_and(|ended| ended >= attempt.due);
+            self.report.following += u64::from(follows);
+            if !follows {
+                expected.follows_since = None;
+            }
+        }
+        if let Some(record) = record.filter(|it| it.revision == attempt.revision)
+            && record.failures != expected.failures
+        {
+            let failures = (record.failures, expected.failures);
+            return Err(format!(
+                "{name} has failed {} times, not {}",
+                failures.0, failures.1
+            ));
+        }
+        let follows_since = *expected.follows_since.get_or_insert(wall);
+        let follows_since = attempt.run.map_or(wall, |_| follows_since);
+        Ok(wall.saturating_since(follows_since))
     }
 
     /// Of those that waited for the same flows in the same queue, the most urgent starts first, then the one that was
@@ -700,7 +853,8 @@ impl World {
         for attempt in starts {
             let route = self.rules.route_of(&attempt.payload);
             // What was overdue has its share.
-            if route.flows.is_empty() || attempt.due < self.opened {
+            let was_held = self.expected.get(&attempt.id).is_some_and(|it| it.was_held);
+            if route.flows.is_empty() || attempt.due < self.opened || was_held {
                 continue;
             }
             let order = (route.priority, attempt.due);
@@ -746,7 +900,9 @@ impl World {
             Vec::new()
         };
         let opened = self.opened;
-        let waited = waiting.iter().filter(|record| record.due >= opened);
+        let was_held = |id| self.expected.get(id).is_some_and(|it| it.was_held);
+        let waited = waiting.iter();
+        let waited = waited.filter(|record| record.due >= opened && !was_held(&record.id));
         let waited = waited.map(|record| {
             let order = (self.rules.route_of(&record.payload).priority, record.due);
             ((record.name.clone(), record.revision), order)
@@ -772,6 +928,15 @@ impl World {
             let catches_up = wake.is_some_and(|at| at <= self.clock.timestamp() + CATCH_UP);
             for record in self.waiting(shard)? {
                 if (record.due < self.opened || self.is_tight) && catches_up {
+                    continue;
+                }
+                let not_before = (self.expected.get(&record.id)).and_then(|it| it.not_before);
+                // What its handler held and memory has no room for comes once the handler holds no more.
+                let is_left = self.is_tight && self.holding > 0 && !self.healing;
+                let is_held = not_before.is_some_and(|(revision, at)| {
+                    revision == record.revision && at > self.clock.timestamp()
+                });
+                if is_left || is_held {
                     continue;
                 }
                 let has = by_queue.get(&record.name.queue).copied().unwrap_or(0);

@@ -804,6 +804,7 @@ impl Model {
                 timer.state = Believed::Dead;
                 self.dead += 1;
             }
+            Verdict::Held { .. } => unreachable!("no receiver of this world holds an attempt"),
             Verdict::Failed { retry_after } => {
                 timer.failures += 1;
                 timer.keep_age(now, DueClock::Boot);

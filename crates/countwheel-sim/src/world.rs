@@ -1058,6 +1058,10 @@ impl World {
         }
         // Each attempt runs, or is in one count of how it ended; or its record could not be read.
         let counted = stats.done + stats.failed + stats.stopped + stats.outdated;
+        // No receiver of this world holds an attempt.
+        if stats.not_made > 0 {
+            return Err(format!("{} attempts were not made", stats.not_made));
+        }
         let measured = stats.lateness.count();
         if measured < counted || measured > counted + stats.unreadable {
             return Err(format!(
@@ -1089,8 +1093,10 @@ impl World {
         let least = least.max(drained).min(waited);
         // At the rate of the opening, or of one from when the engine began anew.
         let is_rated = attempt.due < self.opened.by(clock) || is_suspect;
-        // A queue may have been drained more than once, or not have had a place as well.
-        let is_right = if is_rated || self.is_cramped() || is_drained {
+        // A queue may have been drained more than once, or not have had a place as well. What held a run has held
+        // those too that came due meanwhile.
+        let follows = attempt.run.is_some_and(|run| run.number > 1);
+        let is_right = if is_rated || self.is_cramped() || is_drained || follows {
             (least..=waited).contains(&attempt.held)
         } else {
             attempt.held == least

@@ -28,7 +28,7 @@ impl Scheduler {
         }
         let record = Box::new(leased(record, token)?.clone());
         self.forget(&record);
-        let record = self.conclude(record, outcome, self.now.wall);
+        let record = self.conclude(record, outcome, &[], self.now.wall);
         let settled = settled(&record);
         self.write(draft, record);
         Ok(settled)
@@ -72,6 +72,10 @@ impl Scheduler {
             record.attempt -= 1;
         }
         record.state = State::Pending;
+        // Until now, whoever asked for the lease has held it.
+        let due = self.now.convert(record.due, record.clock, DueClock::Boot);
+        self.holds
+            .note_held(record.revision, vec![(due, self.now.boot)]);
         self.stats.leases_released += 1;
         let settled = settled(&record);
         self.write(draft, record);

@@ -5,12 +5,15 @@ use crate::budget::May;
 use crate::clocks::Now;
 use crate::draft::Draft;
 use crate::flow::{Flow, Route};
-use crate::parked::{Order, Waiting};
+use crate::held::Span;
+use crate::in_flight::Running;
+use crate::parked::{Order, Parked, Waiting};
 use crate::planted::planted;
 use crate::store::{DueEntry, DueScan, Found, Store, StoreError};
 use crate::window::LOOK_MIN;
-use crate::{Attempt, DueClock, QueueName, Record, State, TimerName, Wake};
+use crate::{Attempt, DueClock, QueueName, Record, State, TimerName, Verdict, Wake};
 use countwheel_time::Timestamp;
+use std::time::Duration;
 
 /// How many entries one look for what was left to the store reads at the most.
 const PAGE: usize = 64;
@@ -96,10 +99,11 @@ impl Scheduler {
         draft: &mut Draft<'_>,
         starts: &mut Vec<(DueClock, Attempt)>,
     ) -> Result<(), StoreError> {
+        let woken = self.in_flight.woken_for();
         if !self.parked.has_any() {
             return Ok(());
         }
-        self.parked.wake(self.in_flight.woken_for());
+        self.parked.wake(woken);
         self.parked.wake_due(self.now.boot);
         while !self.in_flight.is_full() && share.has_room(draft, self.points) {
             let may_overdue = self.overdue.pause(self.now).is_zero();
@@ -109,7 +113,16 @@ impl Scheduler {
             };
             let flow = flow.clone();
             let rules = self.config.flows.as_deref();
-            match self.in_flight.may_flow(&flow, rules, self.now.boot) {
+            let may = if Parked::is_of_held(&flow) {
+                let later = self
+                    .parked
+                    .held_until(&flow)
+                    .filter(|at| *at > self.now.boot);
+                later.map_or(May::Now, May::At)
+            } else {
+                self.in_flight.may_flow(&flow, rules, self.now.boot)
+            };
+            match may {
                 May::Now => {}
                 May::At(at) => {
                     self.parked.sleep(&flow, Some(at));
@@ -162,6 +175,85 @@ impl Scheduler {
         self.routes = routes;
         if is_changed && self.parked.has_any() {
             self.begin_anew(now);
+        }
+    }
+
+    /// Whether limits of flows have changed since that was looked at, and a timer waits that its handler held.
+    pub(super) fn is_behind_changes(&self) -> bool {
+        self.parked.has_held()
+            && self.member.budget().changes() != self.changes
+            && !planted!(FlowHeldUnwoken)
+    }
+
+    /// Looks again at those that their handler held, if limits of flows have changed.
+    pub(super) fn look_at_changes(&mut self, now: Now) {
+        if self.is_behind_changes() {
+            self.parked.release(now.boot);
+        }
+        self.changes = self.member.budget().changes();
+    }
+
+    /// The attempt was not made: the record is as before its claim, and waits beside the window until its handler is
+    /// to be asked again.
+    pub(super) fn put_back(
+        &mut self,
+        mut record: Box<Record>,
+        running: &Running,
+        look_after: Option<Duration>,
+        draft: &mut Draft<'_>,
+    ) {
+        record.state = State::Pending;
+        if !planted!(FlowHeldCounts) {
+            record.attempts.pop();
+            record.attempt = record.attempt.saturating_sub(1);
+        }
+        if planted!(FlowHeldFails) {
+            record.failures += 1;
+        }
+        let is_outdated = self.member.budget().changes() != running.changes;
+        let boot = self.now.boot;
+        let due = match look_after {
+            // Somebody has changed what the handler went by, perhaps after it looked.
+            _ if is_outdated && !planted!(FlowHeldMissesChange) => boot,
+            _ if planted!(FlowHeldRestless) => boot,
+            Some(wait) if !planted!(FlowHeldForgotten) => boot + wait.max(Verdict::HELD_MIN),
+            _ => Timestamp::MAX,
+        };
+        let Some(wake) = record.wake() else {
+            return;
+        };
+        let since = if planted!(FlowHeldIsLate) {
+            boot
+        } else {
+            self.holds.note_held(record.revision, running.held.clone());
+            running.boot
+        };
+        let waiting = Waiting {
+            order: Order {
+                is_overdue: false,
+                priority: 0,
+                due,
+                revision: wake.revision,
+            },
+            clock: record.clock,
+            entry: DueEntry {
+                wake,
+                name: record.name.clone(),
+                kind: Some(record.state.kind()),
+            },
+            since,
+        };
+        let flow = Parked::held_flow(&record.name.queue);
+        self.parked.park(&flow, waiting);
+        self.parked.look_at(&[flow]);
+        draft.write(record);
+    }
+
+    /// The run that follows has come due already: what held the one before has held it too.
+    pub(super) fn held_with(&mut self, record: &Record, held: &[Span]) {
+        let is_due = record.state == State::Pending && record.due <= self.now.by(record.clock);
+        if is_due && !planted!(FlowRunsAreLate) {
+            self.holds.note_held(record.revision, held.to_vec());
         }
     }
 
@@ -259,20 +351,33 @@ impl Scheduler {
             let wake = entry.wake;
             let is_left = |other| self.parked.is_left_to(other, queue, clock, wake);
             let mut others = flows.iter().filter(|other| *other != flow);
-            if !flows.contains(flow) || others.any(is_left) {
+            // Which of them their handler held, the store does not know.
+            let is_of_held = Parked::is_of_held(flow);
+            let is_of_flow = is_of_held || flows.contains(flow);
+            if !is_of_flow || others.any(is_left) {
                 continue;
             }
-            let order = Order {
-                is_overdue: self.overdue.window.reaches(clock, wake),
-                priority: route.priority,
-                due: self.now.convert(wake.at, clock, DueClock::Boot),
-                revision: wake.revision,
+            let due = self.now.convert(wake.at, clock, DueClock::Boot);
+            let order = if is_of_held {
+                Order {
+                    is_overdue: false,
+                    priority: 0,
+                    due: self.now.boot,
+                    revision: wake.revision,
+                }
+            } else {
+                Order {
+                    is_overdue: self.overdue.window.reaches(clock, wake),
+                    priority: route.priority,
+                    due,
+                    revision: wake.revision,
+                }
             };
             let waiting = Waiting {
                 order,
                 clock,
                 entry,
-                since: order.due,
+                since: due,
             };
             self.parked.goes_on(flow, queue, clock, Some(wake.after()));
             self.parked.park(flow, waiting);

@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use countwheel_durable::store::MemoryStore;
+use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, Config, DueClock, Flow, FlowLimits, FlowRate, Flows, Record, Route, TimerName,
+    Attempt, Config, Due, DueClock, Effect, Engine, Event, Flow, FlowLimits, FlowRate, Flows,
+    Missed, Outcome, Overlap, Precondition, Record, Recurrence, Request, RetryPolicy, Route,
+    Schedule, SetOptions, State, StateKind, Ticket, TimerName, Timers, inline,
 };
+use countwheel_time::{Clock, ManualClock, SystemClock};
 
 use super::window::{NOON, Run, fill, record};
 
@@ -197,4 +200,195 @@ fn a_closed_flow_fits_into_memory_and_comes_whole_when_it_opens() {
     run.assert_all_once("all", 20_500);
     let scanned = run.engine.stats().scanned - scanned;
     assert!(scanned < 200_000, "{scanned} entries for 20,000 timers");
+}
+
+/// An engine with a clock that is moved by hand, whose attempts are ended by the test.
+struct Ended {
+    clock: ManualClock,
+    engine: Engine,
+}
+
+impl Ended {
+    fn new(store: &MemoryStore, rules: Arc<Named>) -> Self {
+        let clock = ManualClock::at(NOON);
+        let config = Config {
+            flows: Some(rules),
+            ..Config::default()
+        };
+        let shared = Arc::new(clock.clone());
+        let engine = Engine::open(Arc::new(store.clone()), Shard::ONLY, shared, config);
+        let engine = engine.unwrap();
+        Self { clock, engine }
+    }
+
+    /// Lets time pass and ends an attempt, if one is to end. What starts.
+    fn turn(&mut self, span: Duration, ends: Option<(&Attempt, Outcome)>) -> Vec<Attempt> {
+        self.clock.advance(span);
+        let ends = ends.map(|(attempt, outcome)| Event::Outcome {
+            revision: attempt.revision,
+            outcome,
+        });
+        let mut starts = Vec::new();
+        let events = ends.into_iter().collect();
+        let turned = self.engine.turn(events, &mut |effect| {
+            if let Effect::Start(attempt) = effect {
+                starts.push(attempt);
+            }
+        });
+        turned.unwrap();
+        starts
+    }
+}
+
+#[test]
+fn what_its_handler_held_uses_up_nothing_and_is_asked_again() {
+    let store = MemoryStore::new(7);
+    let policy = RetryPolicy::fixed(SECOND)
+        .max_attempts(2)
+        .max_age(5 * SECOND);
+    let timer = Record {
+        policy,
+        ..of_flow("shop", 1, SECOND)
+    };
+    let name = timer.name.clone();
+    fill(&store, [timer].into_iter());
+    let mut run = Ended::new(&store, Arc::default());
+    let first = run.turn(SECOND, None).remove(0);
+    let failed = Outcome::failed("503");
+    assert!(run.turn(Duration::ZERO, Some((&first, failed))).is_empty());
+    let second = run.turn(SECOND, None).remove(0);
+    assert_eq!(second.number, 2);
+    // It is held for longer than the maximum age, and again once it is asked.
+    let held = |wait: u32| Outcome::held(Some(wait * SECOND));
+    assert!(run.turn(SECOND, Some((&second, held(60)))).is_empty());
+    let record = store.get(Shard::ONLY, &name).unwrap().unwrap();
+    let stands = (&record.state, record.attempt, record.failures, record.due);
+    assert_eq!(stands, (&State::Pending, 1, 1, second.due));
+    assert_eq!(
+        (record.attempts.len(), record.revision),
+        (1, second.revision)
+    );
+    assert!(run.turn(60 * SECOND - MILLISECOND, None).is_empty());
+    let third = run.turn(MILLISECOND, None).remove(0);
+    assert_eq!((third.number, third.held), (2, 61 * SECOND));
+    assert_eq!(third.lateness(), Duration::ZERO);
+    assert!(run.turn(SECOND, Some((&third, held(60)))).is_empty());
+    // A change of limits asks it at once.
+    run.engine.flows_changed();
+    let fourth = run.turn(SECOND, None).remove(0);
+    assert_eq!((fourth.number, fourth.held), (2, 63 * SECOND));
+    run.turn(Duration::ZERO, Some((&fourth, Outcome::done())));
+    let stats = run.engine.stats();
+    assert_eq!((stats.attempts, stats.not_made, stats.done), (4, 2, 1));
+    assert_eq!(stats.lateness.count(), 2);
+    let record = store.get(Shard::ONLY, &name).unwrap().unwrap();
+    assert_eq!((record.attempt, record.state.kind()), (2, StateKind::Done));
+}
+
+/// The handler may have looked at what has changed before it changed.
+#[test]
+fn a_change_while_the_handler_looked_is_not_missed() {
+    let store = MemoryStore::new(7);
+    fill(&store, [of_flow("shop", 1, SECOND)].into_iter());
+    let mut run = Ended::new(&store, Arc::default());
+    let first = run.turn(SECOND, None).remove(0);
+    run.engine.flows_changed();
+    let second = run.turn(SECOND, Some((&first, Outcome::held(None))));
+    assert_eq!(second.len(), 1, "it is asked again at once");
+    assert!(
+        run.turn(SECOND, Some((&second[0], Outcome::held(None))))
+            .is_empty()
+    );
+    // Nobody has changed anything since.
+    assert!(run.turn(3_600 * SECOND, None).is_empty());
+    run.engine.flows_changed();
+    assert_eq!(run.turn(SECOND, None).len(), 1);
+}
+
+/// They were late by the time for which the flow was closed.
+#[test]
+fn runs_that_came_due_while_a_flow_was_closed_are_held() {
+    let store = MemoryStore::new(7);
+    let rules = Arc::new(Named::default());
+    let closed = FlowLimits {
+        at_once: Some(0),
+        ..FlowLimits::default()
+    };
+    rules.limit("shop", closed);
+    let mut run = Ended::new(&store, Arc::clone(&rules));
+    let schedule = Schedule::FixedRate {
+        every: SECOND,
+        anchor: None,
+    };
+    let recurrence = Recurrence {
+        overlap: Overlap::Queue,
+        ..Recurrence::new(schedule)
+    };
+    let request = Request::Set {
+        name: TimerName::new("all", "series").unwrap(),
+        due: Due::In(SECOND),
+        policy: RetryPolicy::default(),
+        payload: b"shop".to_vec(),
+        precondition: Precondition::None,
+        options: SetOptions {
+            missed: Missed::Fire,
+            recurrence: Some(Box::new(recurrence)),
+        },
+    };
+    let event = Event::Request(Ticket(1), request);
+    run.engine.turn(vec![event], &mut drop).unwrap();
+    for _ in 0..10 {
+        assert!(run.turn(SECOND, None).is_empty());
+    }
+    rules.limit("shop", FlowLimits::default());
+    run.engine.flows_changed();
+    let mut starts = run.turn(SECOND / 2, None);
+    for number in 1..=10 {
+        let attempt = starts.remove(0);
+        let of = attempt.run.unwrap();
+        assert_eq!(of.number, number);
+        assert_eq!(
+            attempt.lateness(),
+            MILLISECOND * (number - 1),
+            "run {number}"
+        );
+        starts = run.turn(MILLISECOND, Some((&attempt, Outcome::done())));
+    }
+}
+
+/// A scheduler that slept looked only when it would have looked anyway.
+#[test]
+fn a_change_of_limits_wakes_a_scheduler_that_sleeps() {
+    let rules = Arc::new(Named::default());
+    let closed = FlowLimits {
+        at_once: Some(0),
+        ..FlowLimits::default()
+    };
+    rules.limit("shop", closed);
+    let flows: Arc<dyn Flows> = Arc::<Named>::clone(&rules);
+    let config = Config {
+        flows: Some(flows),
+        ..Config::default()
+    };
+    let (send, started) = std::sync::mpsc::channel();
+    let handler = inline(move |_: &Attempt| drop(send.send(())));
+    let clock = Arc::new(SystemClock::new());
+    let timers = Timers::open(MemoryStore::new(7), handler, clock, config).unwrap();
+    let mut slowest = Duration::ZERO;
+    for number in 0..4 {
+        rules.limit("shop", closed);
+        let name = format!("all/timer-{number}");
+        timers.set(&*name, Duration::ZERO, "shop").unwrap();
+        let waits = || timers.stats().parked == 1;
+        while !waits() {
+            std::thread::yield_now();
+        }
+        let clock = SystemClock::new();
+        let began = clock.now();
+        rules.limit("shop", FlowLimits::default());
+        timers.flows_changed();
+        started.recv().unwrap();
+        slowest = slowest.max(clock.now().saturating_since(began));
+    }
+    assert!(slowest < SECOND / 2, "{slowest:?}");
 }

@@ -8,8 +8,8 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use countwheel_durable::{DrainMode, Due, Left, QueueName, Record};
-use countwheel_time::Timestamp;
+use countwheel_durable::{DrainMode, Drains, Due, Left, QueueName, Record};
+use countwheel_time::{Clock, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -56,6 +56,22 @@ pub(super) async fn resume_all(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     resume(&app, None, request).await
+}
+
+/// Why nothing of a queue starts, if a pause or a drain lets nothing start.
+pub(super) fn held_by(drains: &Drains, queue: &QueueName, clock: &dyn Clock) -> Option<String> {
+    let wall = clock.timestamp();
+    let of = |mode: DrainMode, is: &str| match mode {
+        DrainMode::Pause { until: None } => Some(format!("{is} paused")),
+        DrainMode::Pause { until: Some(until) } if wall < until => {
+            Some(format!("{is} paused until {}", format_time(until)))
+        }
+        DrainMode::Fire { until: Some(until) } if wall >= until => Some(format!("{is} drained")),
+        DrainMode::Hold | DrainMode::Remove => Some(format!("{is} drained")),
+        _ => None,
+    };
+    let own = drains.own(queue).and_then(|mode| of(mode, "the queue is"));
+    own.or_else(|| drains.all().and_then(|mode| of(mode, "all queues are")))
 }
 
 /// The content type of a body that was set as JSON.

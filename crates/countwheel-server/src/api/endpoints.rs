@@ -1,10 +1,11 @@
 //! Endpoints: where deliveries go, by name. Put, shown, listed and removed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, Request, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_durable::store::Filter;
 use countwheel_durable::{
@@ -16,15 +17,22 @@ use serde_json::Value;
 
 use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
-use super::request::{Honoured, Query, endpoint_of, invalid_endpoint, json_body, precondition};
-use super::timers::{read_headers, read_timeout, read_url};
-use super::{App, answer, retry, stored};
-use crate::job::Job;
+use super::request::{
+    Honoured, Query, endpoint_of, invalid_endpoint, json_body, optional_json_body, precondition,
+    tested_endpoint_of,
+};
+use super::timers::{
+    AttemptBody, invalid_target, read_headers, read_method, read_path, read_timeout, read_url,
+};
+use super::{App, TESTS_MAX, answer, retry, stored};
+use crate::deliver::carries_body;
+use crate::job::{Extras, Job, To};
 use crate::resources::breaker::{Breaker, FAILURES_MAX, Health, HealthState, PAUSE_MAX, PAUSE_MIN};
 use crate::resources::endpoint::{
     self, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName, KEY_MAX_BYTES,
     LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart,
 };
+use crate::resources::failing::{AUTO_DISABLE_MAX, AUTO_DISABLE_MIN};
 use crate::resources::queue::Queue;
 use crate::resources::sealed::{Kept, NoKey};
 use crate::resources::signature::SigningKey;
@@ -61,6 +69,13 @@ struct EndpointBody<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Rate>,
     disabled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auto_disable: Option<String>,
+    /// If the service has disabled it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disabled_reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disabled_at: Option<String>,
     #[serde(skip_serializing_if = "Statuses::is_empty")]
     statuses: &'a Statuses,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -70,9 +85,9 @@ struct EndpointBody<'a> {
     ca: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     client_certificate: Option<CertificateBody<'a>>,
-    /// Why nothing is delivered there, if a secret cannot be opened.
+    /// Why nothing is delivered there, if a secret cannot be opened or a certificate cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
-    fault: Option<&'a str>,
+    fault: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -154,6 +169,9 @@ impl<'a> EndpointBody<'a> {
             concurrency: it.concurrency,
             rate: it.rate,
             disabled: it.disabled,
+            auto_disable: it.auto_disable.map(format_duration),
+            disabled_reason: it.disabled_by.as_ref().map(|by| &*by.reason),
+            disabled_at: it.disabled_by.as_ref().map(|by| format_time(by.at)),
             breaker: it.breaker.map(|breaker| BreakerBody {
                 failures: breaker.failures,
                 pause: format_duration(breaker.pause),
@@ -163,7 +181,7 @@ impl<'a> EndpointBody<'a> {
             statuses: &it.statuses,
             ca: it.ca.as_deref(),
             client_certificate: certificate,
-            fault: opened.means.as_ref().err().map(String::as_str),
+            fault: opened.means.as_ref().err().map(ToString::to_string),
         }
     }
 }
@@ -318,6 +336,75 @@ pub(super) async fn remove(
     Ok(answer(StatusCode::OK, &body))
 }
 
+/// Sends one request to an endpoint now, and says what came of it.
+pub(super) async fn test(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    #[derive(Serialize)]
+    struct Answer<'a> {
+        endpoint: &'a str,
+        revision: u64,
+        attempt: AttemptBody,
+    }
+    let name = tested_endpoint_of(request.uri())?;
+    Query::of(request.uri(), &[])?;
+    let body = optional_json_body(&app, request).await?;
+    let (job, path) = read_test(body.as_deref().unwrap_or(b"{}"), &name)?;
+    let tester = app.tester.as_ref().ok_or_else(|| {
+        let detail = "this service makes no requests of its own";
+        Problem::new(Code::NotImplemented, detail)
+    })?;
+    let known = app.look().await?;
+    let entry = known.endpoint(&name).ok_or_else(no_such_endpoint)?;
+    let route = known.route_of_test(&name, &path, &job);
+    let route = route.ok_or_else(no_such_endpoint)?;
+    let route = route.map_err(|held| Problem::new(Code::Conflict, held.detail))?;
+    let Ok(_place) = app.tests.try_acquire() else {
+        let detail = format!("{TESTS_MAX} tests of endpoints are under way: ask again");
+        return Err(Problem::new(Code::Overloaded, detail));
+    };
+    let attempt = tester.test(job, route).await;
+    let body = Answer {
+        endpoint: name.as_str(),
+        revision: entry.version.0,
+        attempt: AttemptBody::of_test(&attempt),
+    };
+    Ok(answer(StatusCode::OK, &body))
+}
+
+/// Reads what a test sends, and what follows the URL of the endpoint.
+fn read_test(body: &[u8], name: &EndpointName) -> Result<(Job, String), Problem> {
+    let mut object = Field::root(json::parse(body)?).object()?;
+    let (method, path) = (object.take("method"), object.take("path"));
+    let (body, headers) = (object.take("body"), object.take("headers"));
+    object.finish()?;
+    let method = method.as_ref().map_or(Ok(Method::POST), read_method)?;
+    let path = path.as_ref().map_or(Ok(String::new()), read_path)?;
+    let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
+    if let Some(body) = &body
+        && !carries_body(&method)
+    {
+        return Err(invalid_target(body, format!("{method} has no body")));
+    }
+    let to = To::Endpoint {
+        name: Some(name.to_string()),
+        path: path.clone(),
+    };
+    let content_type = body.is_some().then(|| "application/json".to_owned());
+    let body = body.map(|body| body.raw().as_bytes().to_vec());
+    let job = Job {
+        method,
+        to,
+        headers,
+        content_type,
+        body: body.unwrap_or_default(),
+        timeout: None,
+        extras: Extras::default(),
+    };
+    Ok((job, path))
+}
+
 /// So many of a thing, in words.
 pub(super) fn counted(number: u64, thing: &str) -> String {
     match number {
@@ -405,6 +492,7 @@ fn read(
     let concurrency = object.take("concurrency");
     let rate = object.take("rate");
     let disabled = object.take("disabled");
+    let auto_disable = object.take("auto_disable");
     let breaker = object.take("breaker");
     let ca = object.take("ca");
     let client = object.take("client_certificate");
@@ -417,6 +505,9 @@ fn read(
     let concurrency = concurrency.as_ref().map(read_concurrency).transpose()?;
     let rate = rate.as_ref().map(read_rate).transpose()?;
     let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
+    let auto_disable = auto_disable.as_ref().map(read_auto_disable).transpose()?;
+    // Why it was disabled is known until it is enabled.
+    let disabled_by = before.and_then(|before| before.disabled_by.clone());
     let breaker = breaker.as_ref().map(read_breaker).transpose()?;
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
     let sealing = Sealing { app, name, before };
@@ -439,11 +530,20 @@ fn read(
         concurrency,
         rate,
         disabled,
+        auto_disable,
+        disabled_by: disabled_by.filter(|_| disabled),
         breaker,
         statuses: statuses.unwrap_or_default(),
         ca: ca_text,
         client_certificate: client_certificate.transpose()?,
     })
+}
+
+/// How long every attempt has to fail until an endpoint is disabled.
+fn read_auto_disable(field: &Field<'_>) -> Result<Duration, Problem> {
+    let span = retry::duration(field)?;
+    let span = span.filter(|span| (AUTO_DISABLE_MIN..=AUTO_DISABLE_MAX).contains(span));
+    span.ok_or_else(|| invalid(field, "auto_disable is from 1m to 30d"))
 }
 
 /// When an endpoint is left alone, and for how long.

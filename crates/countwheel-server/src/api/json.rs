@@ -249,10 +249,11 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 92] = [
+const KNOWN_NAMES: [&str; 93] = [
     "accept_loss",
     "adaptive",
     "at",
+    "auto_disable",
     "body",
     "body_base64",
     "breaker",

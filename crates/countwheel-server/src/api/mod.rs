@@ -49,6 +49,7 @@ use self::snapshots::Snapshots;
 use crate::bodies::Bodies;
 use crate::cluster::Cluster;
 use crate::dashboard;
+use crate::deliver::HttpHandler;
 use crate::echo::{self, Echo};
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::guard::Targets;
@@ -79,6 +80,8 @@ pub(crate) const BODY_BYTES: usize = 64 << 20;
 const HELD_AT_MOST: Duration = Duration::from_secs(15);
 /// How many of `/metrics` are written at a time, beside the reads of the store.
 const METRICS_MAX: usize = 2;
+/// How many tests of endpoints run at a time.
+pub(crate) const TESTS_MAX: usize = 4;
 
 /// Why a request goes no further than the connection that it came on. The connection notes it in the
 /// request's extensions.
@@ -141,6 +144,9 @@ pub struct App {
     catalogue: Arc<Catalogue>,
     /// Where deliveries have limits by where they go.
     flows: Option<Arc<DeliveryLimits>>,
+    /// What makes the requests of tests of endpoints.
+    tester: Option<HttpHandler>,
+    tests: Semaphore,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -216,6 +222,8 @@ impl App {
             targets: Targets::public(),
             catalogue: Arc::new(catalogue),
             flows: None,
+            tester: None,
+            tests: Semaphore::new(TESTS_MAX),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
@@ -275,6 +283,13 @@ impl App {
         self
     }
 
+    /// The same API, which tests endpoints by this handler.
+    #[must_use]
+    pub(crate) fn with_tester(mut self, tester: HttpHandler) -> Self {
+        self.tester = Some(tester);
+        self
+    }
+
     /// The queues and endpoints that are stored.
     pub(crate) fn catalogue(&self) -> &Catalogue {
         &self.catalogue
@@ -289,8 +304,12 @@ impl App {
     fn held_by(&self, record: &Record) -> Option<String> {
         let flows = self.flows.as_ref()?;
         let is_due = record.state == Standing::Pending && record.due <= self.clock.timestamp();
-        let closed = is_due.then(|| flows.closed(&record.name, &record.payload));
-        closed.flatten().map(|Closed(why)| why)
+        if !is_due {
+            return None;
+        }
+        let closed = flows.closed(&record.name, &record.payload);
+        let closed = closed.map(|Closed(why)| why);
+        closed.or_else(|| drain::held_by(&self.timers.drains(), &record.name.queue, &*self.clock))
     }
 
     /// All queues and endpoints, as they are now or were a moment ago.
@@ -452,7 +471,8 @@ pub fn router(app: Arc<App>) -> Router {
         .post(timers::act);
     let endpoint = get(endpoints::get)
         .put(endpoints::put)
-        .delete(endpoints::remove);
+        .delete(endpoints::remove)
+        .post(endpoints::test);
     let queue = get(queues::get)
         .put(queues::put)
         .delete(queues::remove)

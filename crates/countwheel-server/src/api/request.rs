@@ -81,6 +81,17 @@ pub(crate) fn endpoint_of(uri: &Uri) -> Result<EndpointName, Problem> {
     name.ok_or_else(invalid_endpoint)
 }
 
+/// The endpoint of `/v1/endpoints/{name}:test`, split at the last colon before anything is decoded.
+pub(crate) fn tested_endpoint_of(uri: &Uri) -> Result<EndpointName, Problem> {
+    let Some((encoded, "test")) = segment(uri, 3).rsplit_once(':') else {
+        let detail = "an endpoint takes POST with :test at the end of its path";
+        return Err(Problem::new(Code::NotFound, detail));
+    };
+    let name = decode(encoded);
+    let name = name.and_then(|name| EndpointName::new(&name).ok());
+    name.ok_or_else(invalid_endpoint)
+}
+
 /// What is no name of an endpoint.
 pub(crate) fn invalid_endpoint() -> Problem {
     Problem::new(

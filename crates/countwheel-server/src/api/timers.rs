@@ -572,7 +572,7 @@ fn shift_by(field: &Field<'_>) -> Result<Shift, Problem> {
     }
 }
 
-fn invalid_target(field: &Field<'_>, detail: impl Into<String>) -> Problem {
+pub(super) fn invalid_target(field: &Field<'_>, detail: impl Into<String>) -> Problem {
     Problem::new(Code::InvalidTarget, detail).at(field.pointer())
 }
 
@@ -638,7 +638,7 @@ fn read_endpoint(field: &Field<'_>) -> Result<String, Problem> {
     Ok(name.to_string())
 }
 
-fn read_path(field: &Field<'_>) -> Result<String, Problem> {
+pub(super) fn read_path(field: &Field<'_>) -> Result<String, Problem> {
     let path = field.text()?;
     check_path(&path).map_err(|detail| invalid_target(field, detail))?;
     Ok(path.into_owned())
@@ -657,7 +657,7 @@ pub(super) fn read_url(field: &Field<'_>, targets: &Targets) -> Result<String, P
     Ok(url.into_owned())
 }
 
-fn read_method(field: &Field<'_>) -> Result<Method, Problem> {
+pub(super) fn read_method(field: &Field<'_>) -> Result<Method, Problem> {
     method_of(&field.text()?).map_err(|detail| invalid_target(field, detail))
 }
 
@@ -1166,7 +1166,7 @@ struct TargetBody {
 }
 
 #[derive(Serialize)]
-struct AttemptBody {
+pub(super) struct AttemptBody {
     number: u32,
     /// Of a recurring timer, where the record tells.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -1365,6 +1365,11 @@ fn attempts(record: &Record, answers: Answers) -> Vec<AttemptBody> {
 }
 
 impl AttemptBody {
+    /// An attempt that belongs to no timer.
+    pub(super) fn of_test(attempt: &durable::AttemptRecord) -> Self {
+        Self::of(attempt, None, Answers::Whole)
+    }
+
     fn of(attempt: &durable::AttemptRecord, run: Option<u32>, answers: Answers) -> Self {
         let answer = attempt.ended.as_ref().and_then(|end| end.answer.as_ref());
         let answered = answer.and_then(Answered::decode);

@@ -1,4 +1,4 @@
-//! `countwheel endpoint put`, `get`, `list` and `remove`.
+//! `countwheel endpoint put`, `get`, `list`, `test` and `remove`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::connection::Service;
 use super::follow::line;
 use super::table::Table;
 use super::{Exit, Failure, Terminal};
-use crate::client::EndpointShown;
+use crate::client::{EndpointShown, TestedAttempt};
 use crate::time::format_duration;
 
 /// Endpoints: where deliveries go, by name.
@@ -22,6 +22,8 @@ pub enum Endpoint {
     Get(Named),
     /// Show all endpoints in the order of their names
     List(All),
+    /// Send one request to an endpoint now, and show what came of it
+    Test(Test),
     /// Remove an endpoint that no timer and no queue names
     Remove(Remove),
 }
@@ -89,6 +91,24 @@ pub struct All {
     asked: Asked,
 }
 
+/// `countwheel endpoint test`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Test {
+    /// The endpoint's name
+    name: String,
+    /// The method of the request
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+    /// What follows the endpoint's URL
+    #[arg(long, value_name = "PATH")]
+    path: Option<String>,
+    /// Sent with the request: 'name: value'
+    #[arg(long = "header", value_name = "HEADER", value_parser = header)]
+    headers: Vec<(String, String)>,
+    #[command(flatten)]
+    asked: Asked,
+}
+
 /// `countwheel endpoint remove`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Remove {
@@ -116,6 +136,7 @@ impl Endpoint {
                 }
             }
             Self::List(All { asked }) => list(asked, terminal).await?,
+            Self::Test(test) => return test.run(terminal).await,
             Self::Remove(Remove {
                 name,
                 if_revision,
@@ -132,6 +153,35 @@ impl Endpoint {
         }
         Ok(Exit::Done)
     }
+}
+
+impl Test {
+    async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        let mut body = json!({ "headers": headers(&self.headers) });
+        if let Some(method) = &self.method {
+            body["method"] = method.clone().into();
+        }
+        if let Some(path) = &self.path {
+            body["path"] = path.clone().into();
+        }
+        let client = self.asked.service.client()?;
+        let answer = client.test_endpoint(&self.name, body.to_string()).await?;
+        let TestedAttempt { result, detail, .. } = &answer.value.attempt;
+        if self.asked.json {
+            writeln!(terminal.out, "{}", answer.json())?;
+        } else {
+            let words = format!("{}  {result}  {detail}", self.name);
+            writeln!(terminal.out, "{}", line("tested", &words))?;
+        }
+        Ok(Exit::Done)
+    }
+}
+
+/// Headers as the API takes them.
+fn headers(headers: &[(String, String)]) -> Value {
+    let headers = headers.iter();
+    let headers = headers.map(|(name, value)| (name.clone(), Value::String(value.clone())));
+    Value::Object(headers.collect())
 }
 
 impl Put {
@@ -156,9 +206,7 @@ impl Put {
     fn body(&self) -> Value {
         let mut body = json!({ "url": self.url });
         if !self.headers.is_empty() {
-            let headers = self.headers.iter();
-            let headers = headers.map(|(name, value)| (name.clone(), Value::String(value.clone())));
-            body["headers"] = Value::Object(headers.collect());
+            body["headers"] = headers(&self.headers);
         }
         if let Some(timeout) = self.timeout {
             body["timeout"] = format_duration(timeout).into();
@@ -223,7 +271,8 @@ fn sheet(endpoint: &EndpointShown) -> Vec<String> {
         lines.push(line("secret", &words));
     }
     if endpoint.disabled {
-        lines.push(line("disabled", "no attempt starts"));
+        let reason = endpoint.disabled_reason.as_deref();
+        lines.push(line("disabled", reason.unwrap_or("no attempt starts")));
     }
     lines.extend(endpoint.fault.iter().map(|it| line("fault", it)));
     lines

@@ -106,15 +106,20 @@ enum State {
 pub(crate) struct Breakers(Mutex<BTreeMap<EndpointName, One>>);
 
 impl Breakers {
-    /// An attempt has ended. Without a `breaker`, failures are counted and nothing follows.
+    /// An attempt has ended. Without a `breaker`, failures are counted and nothing follows. An attempt at what the
+    /// endpoint was before, which `is_current` says, counts for nothing: it is asked while nothing can be forgotten.
     pub(crate) fn ended(
         &self,
         name: &EndpointName,
         breaker: Option<Breaker>,
         (sign, detail): (Sign, &str),
+        is_current: impl FnOnce() -> bool,
         clock: &dyn Clock,
     ) -> Turn {
         let mut known = self.0.lock();
+        if !is_current() {
+            return Turn::Nothing;
+        }
         if sign == Sign::Alive {
             let before = known.remove(name).map(|one| one.state);
             return match before {
@@ -170,6 +175,19 @@ impl Breakers {
             State::Open { .. } => Some(0),
             State::HalfOpen { .. } => Some(1),
         }
+    }
+
+    /// What those wait for that are not the one attempt which shows whether the endpoint is back.
+    pub(crate) fn why_probed(&self, name: &EndpointName) -> Option<String> {
+        let known = self.0.lock();
+        let one = known.get(name)?;
+        let (State::HalfOpen { .. }, failures, (_, detail)) = (one.state, one.failures, &one.last)
+        else {
+            return None;
+        };
+        Some(format!(
+            "the endpoint {name} is tried with one attempt at a time after {failures} failures in a row: {detail}"
+        ))
     }
 
     /// Why nothing starts.
@@ -240,7 +258,7 @@ mod tests {
     fn a_breaker_opens_probes_and_closes() {
         let (breakers, clock) = (Breakers::default(), ManualClock::new());
         let shop = EndpointName::new("shop").unwrap();
-        let ended = |sign| breakers.ended(&shop, breaker(), sign, &clock);
+        let ended = |sign| breakers.ended(&shop, breaker(), sign, || true, &clock);
         let state = || breakers.health(&shop, false, &clock).state;
         assert_eq!(state(), HealthState::Healthy);
         assert_eq!(
@@ -276,6 +294,11 @@ mod tests {
             (HealthState::Probing, Some(1))
         );
         assert_eq!(breakers.why_closed(&shop), None);
+        let why = breakers.why_probed(&shop).unwrap();
+        assert!(
+            why.starts_with("the endpoint shop is tried with one attempt at a time"),
+            "{why}"
+        );
         // Each probe that fails makes the next pause longer, up to a limit.
         for pause in [2, 3, 3] {
             assert_eq!(ended(FAILING), Turn::Opened(pause * SECOND));
@@ -294,7 +317,7 @@ mod tests {
         let (breakers, clock) = (Breakers::default(), ManualClock::new());
         let shop = EndpointName::new("shop").unwrap();
         for _ in 0..100 {
-            let turn = breakers.ended(&shop, None, FAILING, &clock);
+            let turn = breakers.ended(&shop, None, FAILING, || true, &clock);
             assert_eq!((turn, breakers.at_once(&shop)), (Turn::Nothing, None));
         }
         let health = breakers.health(&shop, false, &clock);
@@ -309,6 +332,20 @@ mod tests {
         assert_eq!(breakers.health(&shop, false, &clock).failures, 0);
     }
 
+    #[test]
+    fn an_attempt_at_what_an_endpoint_was_before_says_nothing_of_it() {
+        let (breakers, clock) = (Breakers::default(), ManualClock::new());
+        let shop = EndpointName::new("shop").unwrap();
+        for _ in 0..10 {
+            let turn = breakers.ended(&shop, breaker(), FAILING, || false, &clock);
+            assert_eq!((turn, breakers.at_once(&shop)), (Turn::Nothing, None));
+        }
+        assert_eq!(breakers.health(&shop, false, &clock).failures, 0);
+        breakers.ended(&shop, breaker(), FAILING, || true, &clock);
+        breakers.ended(&shop, breaker(), ALIVE, || false, &clock);
+        assert_eq!(breakers.health(&shop, false, &clock).failures, 1);
+    }
+
     /// The pause that began last counts, though a timer of an earlier one comes.
     #[test]
     fn an_open_breaker_that_was_forgotten_and_opened_again_has_its_whole_pause() {
@@ -316,7 +353,7 @@ mod tests {
         let shop = EndpointName::new("shop").unwrap();
         let fail = || {
             (0..3)
-                .map(|_| breakers.ended(&shop, breaker(), FAILING, &clock))
+                .map(|_| breakers.ended(&shop, breaker(), FAILING, || true, &clock))
                 .last()
         };
         assert_eq!(fail(), Some(Turn::Opened(SECOND)));

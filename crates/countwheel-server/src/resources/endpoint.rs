@@ -79,7 +79,15 @@ pub(crate) struct ClientCertificate {
     pub(crate) key: Kept,
 }
 
-/// An endpoint as it was asked for.
+/// Why the service has disabled an endpoint, and when, by the wall clock.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct DisabledBy {
+    pub(crate) reason: String,
+    #[serde(with = "micros")]
+    pub(crate) at: Timestamp,
+}
+
+/// An endpoint as it was asked for, or as the service has disabled it.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) url: String,
@@ -91,6 +99,10 @@ pub(crate) struct Endpoint {
     pub(crate) concurrency: Option<u32>,
     pub(crate) rate: Option<Rate>,
     pub(crate) disabled: bool,
+    /// It is disabled once every attempt has failed for so long.
+    pub(crate) auto_disable: Option<Duration>,
+    /// If that has happened.
+    pub(crate) disabled_by: Option<DisabledBy>,
     /// When it is left alone for a while.
     pub(crate) breaker: Option<Breaker>,
     /// What the statuses of answers mean.
@@ -118,6 +130,10 @@ struct Stored {
     breaker: Option<Breaker>,
     #[serde(default, skip_serializing_if = "Statuses::is_empty")]
     statuses: Statuses,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    auto_disable: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    disabled_by: Option<DisabledBy>,
 }
 
 /// A time as microseconds since 1970.
@@ -152,6 +168,8 @@ impl Endpoint {
             client_certificate: self.client_certificate.clone(),
             breaker: self.breaker,
             statuses: self.statuses.clone(),
+            auto_disable: self.auto_disable.map(format_duration),
+            disabled_by: self.disabled_by.clone(),
         };
         // A text, numbers and lists of them are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -172,11 +190,22 @@ impl Endpoint {
             concurrency: stored.concurrency,
             rate: stored.rate,
             disabled: stored.disabled,
+            auto_disable: read_span(stored.auto_disable.as_deref())?,
+            disabled_by: stored.disabled_by,
             statuses: stored.statuses,
             ca: stored.ca,
             client_certificate: stored.client_certificate,
             breaker: stored.breaker,
         })
+    }
+
+    /// The same endpoint, which the service has disabled.
+    pub(crate) fn disabled_by(&self, disabled_by: DisabledBy) -> Self {
+        Self {
+            disabled: true,
+            disabled_by: Some(disabled_by),
+            ..self.clone()
+        }
     }
 
     /// Whether all that is secret is sealed; `None` if nothing is secret.
@@ -234,22 +263,30 @@ impl Endpoint {
         revision: SettingsVersion,
         vault: &Vault,
         roots: &Arc<RootCertStore>,
-    ) -> Result<Means, String> {
+    ) -> Result<Means, Fault> {
         let key = |secret: &Secret| {
             let text = vault.open(&of_secret(name, &secret.id), &secret.kept);
             let text = text.map_err(|error| format!("secret {}: {error}", secret.id))?;
             SigningKey::new(&text).ok_or_else(|| format!("secret {}: it is none", secret.id))
         };
         let keys = self.secrets.iter().map(key);
-        let keys = keys.collect::<Result<Vec<_>, String>>()?;
+        let keys = keys.collect::<Result<Vec<_>, String>>();
+        let keys = keys.map_err(Fault::Secret)?;
         let key = self.client_certificate.as_ref().map(|client| {
             let key = vault.open(&of_key(name), &client.key);
-            key.map_err(|error| format!("client_certificate: {error}"))
+            key.map_err(|error| Fault::Secret(format!("client_certificate: {error}")))
         });
         let key = key.transpose()?;
         let certificate = self.client_certificate.as_ref().zip(key.as_deref());
         let certificate = certificate.map(|(client, key)| (client.certificate.as_str(), key));
-        let tls = tls(self.ca.as_deref(), certificate, roots).map_err(|error| error.problem)?;
+        let tls = tls(self.ca.as_deref(), certificate, roots);
+        let tls = tls.map_err(|BadTls { part, problem }| {
+            let part = match part {
+                TlsPart::Authorities => "ca",
+                TlsPart::Certificate | TlsPart::Key => "client_certificate",
+            };
+            Fault::Tls(format!("{part}: {problem}"))
+        })?;
         Ok(Means {
             keys: keys.into(),
             trust: tls.map(|config| Trust {
@@ -306,8 +343,19 @@ pub(crate) fn open_key(vault: &Vault, name: &EndpointName, key: &Kept) -> Option
 pub(crate) struct Opened {
     pub(crate) revision: SettingsVersion,
     pub(crate) settings: Endpoint,
-    /// Or why no attempt can be made: a secret cannot be opened.
-    pub(crate) means: Result<Means, String>,
+    /// Or why no attempt can be made.
+    pub(crate) means: Result<Means, Fault>,
+}
+
+/// What is wrong with an endpoint as it is stored.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    /// A secret or a key cannot be opened.
+    #[error("{0}")]
+    Secret(String),
+    /// The authorities, or the certificate with its key, cannot be read.
+    #[error("{0}")]
+    Tls(String),
 }
 
 /// What signs deliveries, and what stands in for the service's own TLS.
@@ -414,6 +462,11 @@ mod tests {
                 burst: 3,
             }),
             disabled: true,
+            auto_disable: Some(Duration::from_secs(432_000)),
+            disabled_by: Some(DisabledBy {
+                reason: "every attempt failed for 120h: 503".to_owned(),
+                at: Timestamp::from_micros(1_700_000_000_000_002),
+            }),
             breaker: Some(Breaker::default()),
             statuses: [(Named::Exact(409), Meaning::Done)].into_iter().collect(),
             ca: Some("x".to_owned()),
@@ -434,6 +487,8 @@ mod tests {
             concurrency: None,
             rate: None,
             disabled: false,
+            auto_disable: None,
+            disabled_by: None,
             breaker: None,
             statuses: Statuses::default(),
             ca: None,
@@ -473,6 +528,22 @@ mod tests {
         let roots = Arc::new(RootCertStore::empty());
         let version = SettingsVersion(1);
         let opened = sealed.clone().open(&other, version, &vault, &roots);
-        assert!(opened.means.unwrap_err().starts_with("secret a: "));
+        let fault = opened.means.unwrap_err();
+        assert!(
+            matches!(&fault, Fault::Secret(it) if it.starts_with("secret a: ")),
+            "{fault}"
+        );
+        // What an earlier build took may be refused by this one.
+        let unread = Endpoint {
+            secrets: Vec::new(),
+            client_certificate: None,
+            ..endpoint()
+        };
+        let opened = unread.open(&name, version, &vault, &roots);
+        let fault = opened.means.unwrap_err();
+        assert!(
+            matches!(&fault, Fault::Tls(it) if it.starts_with("ca: ")),
+            "{fault}"
+        );
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::http::Uri;
 use countwheel_durable::{Flow, FlowLimits, FlowRate, Flows, QueueName, Route, TimerName, Timers};
 
+use super::blocked::place_of;
 use super::endpoint::{EndpointName, Rate};
 use super::queue::Mode;
 use super::{Catalogue, Resources};
@@ -100,15 +101,36 @@ impl DeliveryLimits {
         let known = self.catalogue.known();
         let route = self.route_by(&known, name, payload);
         let flows = route.flows.iter();
-        flows
-            .filter_map(|flow| self.why_closed(&known, flow))
-            .next()
+        let why = |flow: &Flow| {
+            let closed = self.why_closed(&known, flow);
+            closed.or_else(|| self.why_looked_at(&known, flow))
+        };
+        flows.filter_map(why).next()
+    }
+
+    /// Why all but one attempt of a flow wait, if it is looked whether the others may start.
+    fn why_looked_at(&self, known: &Resources, flow: &Flow) -> Option<Closed> {
+        if let Some(place) = place_of_flow(known, flow)
+            && let Some(why) = self.catalogue.blocked().why(&place)
+        {
+            return Some(Closed(format!("{place} is not called: {why}")));
+        }
+        let name = flow.as_str().strip_prefix(ENDPOINT)?;
+        let name = EndpointName::new(name).ok()?;
+        self.catalogue.breakers().why_probed(&name).map(Closed)
     }
 
     fn why_closed(&self, known: &Resources, flow: &Flow) -> Option<Closed> {
         let text = flow.as_str();
         if let Some(name) = text.strip_prefix(ENDPOINT) {
-            let unusable = known.usable(name).err().map(|held| held.detail);
+            let unusable = match known.usable(name) {
+                Err(held) => Some(held.detail),
+                Ok(endpoint) => {
+                    let uri = crate::deliver::check_url(&endpoint.settings.url).ok();
+                    let refused = uri.and_then(|uri| self.targets.check(&uri).err());
+                    refused.map(|refused| format!("the endpoint {name} is not called: {refused}"))
+                }
+            };
             let paused = || {
                 let name = EndpointName::new(name).ok()?;
                 self.catalogue.breakers().why_closed(&name)
@@ -172,6 +194,20 @@ impl DeliveryLimits {
     }
 }
 
+/// The host and the port to which a flow leads, if it leads to one.
+fn place_of_flow(known: &Resources, flow: &Flow) -> Option<String> {
+    let text = flow.as_str();
+    if let Some(name) = text.strip_prefix(ENDPOINT) {
+        let name = EndpointName::new(name).ok()?;
+        let endpoint = known.endpoint(&name)?.what.as_ref()?;
+        return place_of(&crate::deliver::check_url(&endpoint.settings.url).ok()?);
+    }
+    let is_of_url = ![QUEUE, NOWHERE, REFUSED, SERIAL]
+        .iter()
+        .any(|kind| text.starts_with(kind));
+    is_of_url.then(|| text.to_owned())
+}
+
 impl Flows for DeliveryLimits {
     fn route(&self, name: &TimerName, payload: &[u8]) -> Route {
         self.route_by(&self.catalogue.known(), name, payload)
@@ -187,6 +223,17 @@ impl Flows for DeliveryLimits {
         if self.why_closed(&known, flow).is_some() {
             return FlowLimits {
                 at_once: Some(0),
+                ..FlowLimits::default()
+            };
+        }
+        if let Some(place) = place_of_flow(&known, flow)
+            && let Some(looks) = self
+                .catalogue
+                .blocked()
+                .at_once(&place, self.catalogue.now())
+        {
+            return FlowLimits {
+                at_once: Some(looks),
                 ..FlowLimits::default()
             };
         }

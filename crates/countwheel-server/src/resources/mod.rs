@@ -1,9 +1,11 @@
 //! Queues and endpoints as stored things: each is a setting of the store, and all of them are in memory, parsed once
 //! for each of their versions.
 
+pub(crate) mod blocked;
 pub(crate) mod breaker;
 pub(crate) mod cloudevents;
 pub(crate) mod endpoint;
+pub(crate) mod failing;
 pub(crate) mod flows;
 pub(crate) mod queue;
 pub(crate) mod route;
@@ -25,8 +27,10 @@ use rustls::RootCertStore;
 use serde_json::Value;
 use tokio::sync::oneshot;
 
+use self::blocked::Blocked;
 use self::breaker::{Breakers, Health};
 use self::endpoint::{Endpoint, EndpointName, Opened};
+use self::failing::Failing;
 use self::queue::{Mode, Queue};
 use self::sealed::Vault;
 use crate::api::json::{self, Field};
@@ -122,7 +126,7 @@ impl Resources {
                     let read = Endpoint::of_value(&value.value);
                     let opened = read.map(|it| it.open(&name, version, vault, roots));
                     if let Some(Err(reason)) = opened.as_ref().map(|it| &it.means) {
-                        tracing::error!(endpoint = %name, reason, "nothing is delivered there");
+                        tracing::error!(endpoint = %name, %reason, "nothing is delivered there");
                     }
                     let what = opened.map(Arc::new);
                     Entry { version, what }
@@ -197,6 +201,8 @@ pub(crate) struct Catalogue {
     roots: Arc<RootCertStore>,
     clock: Arc<dyn Clock>,
     breakers: Breakers,
+    blocked: Blocked,
+    failing: Failing,
 }
 
 impl Catalogue {
@@ -209,12 +215,29 @@ impl Catalogue {
             roots,
             clock,
             breakers: Breakers::default(),
+            blocked: Blocked::default(),
+            failing: Failing::default(),
         }
     }
 
     /// What this process has seen of the endpoints.
     pub(crate) fn breakers(&self) -> &Breakers {
         &self.breakers
+    }
+
+    /// The places to which no delivery goes just now.
+    pub(crate) fn blocked(&self) -> &Blocked {
+        &self.blocked
+    }
+
+    /// How long every attempt at an endpoint has failed.
+    pub(crate) fn failing(&self) -> &Failing {
+        &self.failing
+    }
+
+    /// The present time of the clock that those go by.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
     }
 
     /// The health of an endpoint, as this process sees it.
@@ -292,15 +315,18 @@ impl Catalogue {
             return;
         }
         let now = Resources::of(&settings, &before, &self.vault, &self.roots);
-        // A changed endpoint may be another receiver: what was seen of it counts no more.
+        let is_elsewhere = now.places_of_queues() != before.places_of_queues();
+        let now = Arc::new(now);
+        *self.known.write() = Arc::clone(&now);
+        // A changed endpoint may be another receiver: what was seen of it counts no more. Only once the change is
+        // known, or an attempt of before could be noted again.
         for (name, entry) in &before.endpoints {
             let now = now.endpoints.get(name);
             if now.is_none_or(|now| now.version != entry.version) {
                 self.breakers.forget(name);
+                self.failing.forget(name);
             }
         }
-        let is_elsewhere = now.places_of_queues() != before.places_of_queues();
-        *self.known.write() = Arc::new(now);
         timers.flows_changed();
         if is_elsewhere {
             timers.routes_changed();

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::http::uri::PathAndQuery;
-use countwheel_durable::QueueName;
+use countwheel_durable::{QueueName, SettingsVersion};
 use percent_encoding::percent_decode_str;
 
 use super::Resources;
 use super::breaker::Breaker;
 use super::cloudevents::CloudEvents;
-use super::endpoint::{EndpointName, Means, Opened};
+use super::endpoint::{EndpointName, Fault, Means, Opened};
 use super::statuses::{self, Meaning, Statuses};
 use crate::job::{Job, TIMEOUT_DEFAULT, To};
 
@@ -27,10 +27,20 @@ pub(crate) struct Route {
     pub(crate) timeout: Duration,
     /// Of an endpoint.
     pub(crate) means: Option<Means>,
-    pub(crate) endpoint: Option<(EndpointName, Option<Breaker>)>,
+    pub(crate) endpoint: Option<Reached>,
     pub(crate) rules: Rules,
     /// Of a queue whose deliveries are events.
     pub(crate) cloudevents: Option<CloudEvents>,
+}
+
+/// The endpoint at which an attempt is made, as it is when the attempt starts.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Reached {
+    pub(crate) name: EndpointName,
+    pub(crate) revision: SettingsVersion,
+    pub(crate) breaker: Option<Breaker>,
+    /// The endpoint is disabled once every attempt has failed for so long.
+    pub(crate) auto_disable: Option<Duration>,
 }
 
 /// What the statuses of answers mean on this way.
@@ -68,6 +78,49 @@ impl Held {
     }
 }
 
+/// What a queue adds to the way of its timers.
+#[derive(Default)]
+struct OnTheWay {
+    timeout: Option<Duration>,
+    rules: Rules,
+    cloudevents: Option<CloudEvents>,
+}
+
+/// The way of a request to an endpoint.
+fn way(
+    name: &str,
+    endpoint: &Opened,
+    path: &str,
+    job: &Job,
+    of_queue: OnTheWay,
+) -> Result<Route, Held> {
+    let means = endpoint.means.clone();
+    let means = means.map_err(|fault| Held::known(unusable(name, &fault)))?;
+    let (settings, own) = (&endpoint.settings, &job.headers);
+    let known = EndpointName::new(name).ok();
+    let is_of_timer = |name: &str| own.iter().any(|(known, _)| known == name);
+    let others = settings.headers.iter();
+    let others = others.filter(|(name, _)| !is_of_timer(name));
+    let timeout = job.timeout.or(settings.timeout).or(of_queue.timeout);
+    Ok(Route {
+        url: join(&settings.url, path),
+        headers: others.chain(own).cloned().collect(),
+        timeout: timeout.unwrap_or(TIMEOUT_DEFAULT),
+        means: Some(means),
+        endpoint: known.map(|name| Reached {
+            name,
+            revision: endpoint.revision,
+            breaker: settings.breaker,
+            auto_disable: settings.auto_disable,
+        }),
+        rules: Rules {
+            endpoint: settings.statuses.clone(),
+            ..of_queue.rules
+        },
+        cloudevents: of_queue.cloudevents,
+    })
+}
+
 impl Resources {
     /// The way of an attempt at a timer of this queue.
     pub(crate) fn route(&self, queue: &QueueName, job: &Job) -> Result<Route, Held> {
@@ -98,29 +151,26 @@ impl Resources {
         let none = || Held::unknown("the queue has no endpoint".to_owned());
         let name = name.ok_or_else(none)?;
         let endpoint = self.usable(name)?;
-        let means = endpoint.means.clone().map_err(|_| {
-            let detail = format!("the endpoint {name} cannot be used: a secret cannot be opened");
-            Held::known(detail)
-        })?;
-        let settings = &endpoint.settings;
-        let known = EndpointName::new(name).ok();
-        let is_of_timer = |name: &str| own.iter().any(|(known, _)| known == name);
-        let others = settings.headers.iter();
-        let others = others.filter(|(name, _)| !is_of_timer(name));
-        let timeout = job.timeout.or(settings.timeout);
-        let timeout = timeout.or(queue.and_then(|queue| queue.timeout));
-        Ok(Route {
-            url: join(&settings.url, path),
-            headers: others.chain(own).cloned().collect(),
-            timeout: timeout.unwrap_or(TIMEOUT_DEFAULT),
-            means: Some(means),
-            endpoint: known.map(|known| (known, settings.breaker)),
-            rules: Rules {
-                endpoint: settings.statuses.clone(),
-                ..rules
-            },
+        let on_the_way = OnTheWay {
+            timeout: queue.and_then(|queue| queue.timeout),
+            rules,
             cloudevents,
-        })
+        };
+        way(name, endpoint, path, job, on_the_way)
+    }
+
+    /// The way of a test of an endpoint, which a disabled one has too. `None` if there is none of that name.
+    pub(crate) fn route_of_test(
+        &self,
+        name: &EndpointName,
+        path: &str,
+        job: &Job,
+    ) -> Option<Result<Route, Held>> {
+        let endpoint = self.endpoint(name)?.what.as_deref();
+        let unread = || Held::known(format!("the endpoint {name} cannot be read"));
+        let endpoint = endpoint.ok_or_else(unread);
+        let name = name.as_str();
+        Some(endpoint.and_then(|it| way(name, it, path, job, OnTheWay::default())))
     }
 
     /// The endpoint of that name, if attempts may go there.
@@ -135,11 +185,20 @@ impl Resources {
         if endpoint.settings.disabled {
             return Err(held("is disabled"));
         }
-        if endpoint.means.is_err() {
-            return Err(held("cannot be used: a secret cannot be opened"));
+        if let Err(fault) = &endpoint.means {
+            return Err(Held::known(unusable(name, fault)));
         }
         Ok(endpoint)
     }
+}
+
+/// What callers see of an endpoint with a fault.
+fn unusable(name: &str, fault: &Fault) -> String {
+    let what = match fault {
+        Fault::Secret(_) => "a secret cannot be opened",
+        Fault::Tls(_) => "its authorities or its client certificate cannot be read",
+    };
+    format!("the endpoint {name} cannot be used: {what}")
 }
 
 /// Checks what is to follow the URL of an endpoint. It leads nowhere above that URL.

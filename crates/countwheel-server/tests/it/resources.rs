@@ -637,6 +637,168 @@ fn a_timer_without_a_usable_endpoint_waits_and_says_why() {
     assert!(done["held_by"].is_null());
 }
 
+/// What a timer waits for behind the one attempt that shows whether the endpoint is back.
+#[test]
+fn a_timer_behind_a_probe_says_what_it_waits_for() {
+    let (_directory, _server, mut client) = start();
+    let (release, held) = std::sync::mpsc::channel::<()>();
+    let target = Target::start(move |number| {
+        if number == 1 {
+            return reply("503 Service Unavailable", "");
+        }
+        // The probe has no answer until the test is over.
+        held.recv().unwrap_or_default();
+        reply("200 OK", "")
+    });
+    let breaker = json!({"failures": 1, "pause": "100ms"});
+    let shop = json!({"url": target.url, "concurrency": 1, "breaker": breaker});
+    made(&mut client, SHOP, &shop);
+    fill(&mut client, 0..3, &json!({"endpoint": "shop"}));
+    target.next();
+    target.next();
+    let why =
+        "the endpoint shop is tried with one attempt at a time after 1 failures in a row: 503";
+    let held = until(&mut client, &path(2), |timer| timer["held_by"].is_string());
+    assert_eq!(
+        (&held["held_by"], &held["attempt"]),
+        (&json!(why), &json!(0))
+    );
+    drop(release);
+}
+
+/// A probe waited for the look that a scheduler takes each second.
+#[test]
+fn a_probe_comes_when_its_pause_is_over() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::start(|number| match number {
+        1..=4 => reply("503 Service Unavailable", ""),
+        _ => reply("200 OK", ""),
+    });
+    let breaker = json!({"failures": 1, "pause": "100ms", "pause_max": "100ms"});
+    made(
+        &mut client,
+        SHOP,
+        &json!({"url": target.url, "breaker": breaker}),
+    );
+    fill(&mut client, 0..5, &json!({"endpoint": "shop"}));
+    let began = std::time::Instant::now();
+    for _ in 0..5 {
+        target.next();
+    }
+    let lasted = began.elapsed();
+    // Four pauses; a second for each would be four seconds.
+    assert!(
+        lasted < std::time::Duration::from_millis(1_500),
+        "{lasted:?}"
+    );
+}
+
+/// An endpoint may call a status of failure done: then it works.
+#[test]
+fn an_answer_that_the_endpoint_calls_done_is_no_failure_of_it() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("503 Service Unavailable");
+    let shop = json!({"url": target.url, "statuses": {"503": "done"}, "breaker": {"failures": 1}});
+    made(&mut client, SHOP, &shop);
+    fill(&mut client, 0..3, &json!({"endpoint": "shop"}));
+    for _ in 0..3 {
+        target.next();
+    }
+    until(&mut client, ORDERS, |queue| queue["done"] == 3);
+    let health = &client.get(SHOP).expect(200)["health"];
+    assert_eq!(*health, json!({"state": "healthy", "failures": 0}));
+}
+
+#[test]
+fn a_timer_of_a_paused_queue_says_so() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    let timer = json!({"in": 0, "target": {"url": target.url}});
+    for (verb, why) in [
+        ("pause", "the queue is paused"),
+        ("drain", "the queue is drained"),
+    ] {
+        made(
+            &mut client,
+            TIMER,
+            &json!({"in": "200ms", "target": {"url": target.url}}),
+        );
+        let path = format!("{ORDERS}:{verb}");
+        match verb {
+            "drain" => client.json("POST", &path, r#"{"mode": "hold"}"#),
+            _ => client.send("POST", &path, &[], b""),
+        }
+        .expect(200);
+        let held = until(&mut client, TIMER, |timer| timer["held_by"].is_string());
+        assert_eq!(held["held_by"], why);
+        client
+            .send("POST", &format!("{ORDERS}:resume"), &[], b"")
+            .expect(200);
+        target.next();
+    }
+    made(&mut client, TIMER, &timer);
+    target.next();
+}
+
+#[test]
+fn an_endpoint_is_tested_beside_its_limits_and_its_health() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("503 Service Unavailable");
+    let secret = json!([{"id": "a", "secret": SECRET}]);
+    let shop = json!({"url": target.url, "disabled": true, "breaker": {"failures": 1},
+        "headers": {"x-shop": "7"}, "secrets": secret});
+    made(&mut client, SHOP, &shop);
+    let test = format!("{SHOP}:test");
+    let sent =
+        json!({"method": "PUT", "path": "/a?b=1", "body": {"n": 1}, "headers": {"x-own": "8"}});
+    let answer = client.json("POST", &test, &sent.to_string()).expect(200);
+    let delivery = target.next();
+    assert_eq!(delivery.header("timer-test"), "1");
+    assert_eq!(
+        (delivery.header("x-shop"), delivery.header("x-own")),
+        ("7", "8")
+    );
+    assert_eq!(
+        delivery.header("webhook-signature"),
+        signature(SECRET, &delivery)
+    );
+    let attempt = &answer["attempt"];
+    assert_eq!(
+        (
+            &answer["endpoint"],
+            &attempt["result"],
+            &attempt["detail"],
+            &attempt["answer"]["status"]
+        ),
+        (&json!("shop"), &json!("failed"), &json!("503"), &json!(503))
+    );
+    // Nothing is sent but what is there, and nothing is counted.
+    client.send("POST", &test, &[], b"").expect(200);
+    assert_eq!(target.next().header("timer-attempt"), "1");
+    assert_eq!(client.get(SHOP).expect(200)["health"]["failures"], 0);
+    for (path, body, problem) in [
+        ("/v1/endpoints/none:test", "{}", (404, "not_found")),
+        ("/v1/endpoints/shop:try", "{}", (404, "not_found")),
+        (&*test, r#"{"url": "http://x/"}"#, (400, "malformed")),
+        (
+            &*test,
+            r#"{"method": "GET", "body": 1}"#,
+            (422, "invalid_target"),
+        ),
+        (&*test, r#"{"path": "/../a"}"#, (422, "invalid_target")),
+        (
+            &*test,
+            r#"{"headers": {"timer-test": "2"}}"#,
+            (422, "invalid_target"),
+        ),
+    ] {
+        let (status, code) = problem;
+        let told = client.json("POST", path, body).problem();
+        assert_eq!(told, (status, code.to_owned()), "{path} {body}");
+    }
+    assert!(target.quiet_for(std::time::Duration::from_millis(50)));
+}
+
 #[test]
 fn an_endpoint_that_fails_again_and_again_is_left_alone_and_probed() {
     let (_directory, _server, mut client) = start();
@@ -676,6 +838,10 @@ fn an_endpoint_that_fails_again_and_again_is_left_alone_and_probed() {
         (&json!(why), &json!(0))
     );
     // A probe that fails, one that does not, and the rest.
+    let probed = until(&mut client, &path(5), |timer| timer["held_by"] != why);
+    if let Some(why) = probed["held_by"].as_str() {
+        assert!(why.starts_with("the endpoint shop is "), "{why}");
+    }
     for _ in 0..3 {
         target.next();
     }

@@ -255,6 +255,7 @@ impl Model {
                 self.dead += 1;
                 Phase::Dead
             }
+            Verdict::Held { .. } => unreachable!("no receiver of this world holds an attempt"),
             Verdict::Failed { .. } => {
                 (timer.due, timer.clock, timer.since) =
                     (now.line + self.retry, DueClock::Boot, now);

@@ -1,0 +1,155 @@
+//! Places to which no delivery goes just now, for a reason that is not the receiver's and that was found while an
+//! attempt was made: a name that leads where deliveries do not go, or no name server that answers. Their timers wait,
+//! and one of them looks again now and then.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use axum::http::Uri;
+use countwheel_time::Instant;
+use parking_lot::Mutex;
+
+use crate::guard::port_of_url;
+
+/// How long it takes until a place is looked at again: at first, and at the most.
+pub(crate) const LOOK_MIN: Duration = Duration::from_secs(5);
+pub(crate) const LOOK_MAX: Duration = Duration::from_secs(60);
+/// So many places are known at a time. The timers of others look again one by one.
+const KNOWN_MAX: usize = 65_536;
+
+/// The host and the port of a URL.
+pub(crate) fn place_of(uri: &Uri) -> Option<String> {
+    let host = uri.host()?.to_ascii_lowercase();
+    Some(format!("{host}:{}", port_of_url(uri)))
+}
+
+/// Why no delivery goes to a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    /// Its name leads to an address that is refused. Which one is not for callers to know.
+    Refused,
+    /// No name server answers, for any name.
+    NoResolver,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refused => "the name leads to an address where deliveries do not go",
+            Self::NoResolver => "no name server answers",
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct One {
+    why: Why,
+    /// When one attempt looks again.
+    until: Instant,
+    wait: Duration,
+}
+
+/// What follows when an attempt has found that a place is blocked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Found {
+    /// How long it takes until an attempt looks again.
+    pub(crate) wait: Duration,
+    /// This attempt has found it first, since one was to look.
+    pub(crate) is_first: bool,
+    /// Nobody knew it, or another reason.
+    pub(crate) is_news: bool,
+}
+
+/// The places that are known, each as `host:port`.
+#[derive(Debug, Default)]
+pub(crate) struct Blocked(Mutex<BTreeMap<String, One>>);
+
+impl Blocked {
+    /// An attempt has found that a place is blocked.
+    pub(crate) fn found(&self, place: &str, why: Why, now: Instant) -> Found {
+        let mut known = self.0.lock();
+        let before = known.get(place).copied();
+        let is_news = before.is_none_or(|before| before.why != why);
+        let wait = match before {
+            // What was under way when it was found.
+            Some(One { until, .. }) if until > now => {
+                let wait = until.saturating_since(now);
+                return Found {
+                    wait,
+                    is_first: false,
+                    is_news: false,
+                };
+            }
+            Some(before) => before.wait.saturating_mul(2).min(LOOK_MAX),
+            None => LOOK_MIN,
+        };
+        let is_first = before.is_some() || known.len() < KNOWN_MAX;
+        if is_first {
+            let until = now + wait;
+            known.insert(place.to_owned(), One { why, until, wait });
+        }
+        Found {
+            wait,
+            is_first,
+            is_news: is_news && is_first,
+        }
+    }
+
+    /// An attempt has come further. Whether the place was blocked before.
+    pub(crate) fn passed(&self, place: &str) -> bool {
+        self.0.lock().remove(place).is_some()
+    }
+
+    /// Why a place is blocked, if it is.
+    pub(crate) fn why(&self, place: &str) -> Option<Why> {
+        self.0.lock().get(place).map(|one| one.why)
+    }
+
+    /// How many attempts may run at a time, if the place is blocked: none, or the one that looks.
+    pub(crate) fn at_once(&self, place: &str, now: Instant) -> Option<u32> {
+        let until = self.0.lock().get(place)?.until;
+        Some(u32::from(until <= now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use countwheel_time::{Clock, ManualClock};
+
+    use super::*;
+
+    #[test]
+    fn a_blocked_place_is_looked_at_more_and_more_rarely_and_by_one_at_a_time() {
+        let (blocked, clock) = (Blocked::default(), ManualClock::new());
+        let place = "hooks.example:443";
+        let at_once = || blocked.at_once(place, clock.now());
+        assert_eq!((at_once(), blocked.why(place)), (None, None));
+        for (number, seconds) in [5, 10, 20, 40, 60, 60].into_iter().enumerate() {
+            let second = Duration::from_secs(1);
+            let first = Found {
+                wait: seconds * second,
+                is_first: true,
+                is_news: number == 0,
+            };
+            assert_eq!(blocked.found(place, Why::Refused, clock.now()), first);
+            assert_eq!(
+                (at_once(), blocked.why(place)),
+                (Some(0), Some(Why::Refused))
+            );
+            // What was under way looks when the first does.
+            clock.advance(second);
+            let later = Found {
+                wait: first.wait - second,
+                is_first: false,
+                is_news: false,
+            };
+            assert_eq!(blocked.found(place, Why::Refused, clock.now()), later);
+            clock.advance(first.wait);
+            assert_eq!(at_once(), Some(1));
+        }
+        assert!(blocked.found(place, Why::NoResolver, clock.now()).is_news);
+        assert!(blocked.passed(place) && !blocked.passed(place));
+        assert_eq!(at_once(), None);
+    }
+}
