@@ -256,7 +256,7 @@ impl Sender {
                 tokio::spawn(async move {
                     tokio::time::sleep(pause).await;
                     let breakers = sender.catalogue.breakers();
-                    if breakers.half_open(&endpoint, sender.clock.now())
+                    if breakers.half_open(&endpoint, &*sender.clock)
                         && let Ok(timers) = attempt.timers()
                     {
                         timers.flows_changed();

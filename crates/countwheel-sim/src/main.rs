@@ -148,6 +148,8 @@ enum Command {
     Nodes(prove::Nodes),
     /// Run worlds of engines whose timers wait for flows with limits, which change.
     Flows(prove::FlowsOf),
+    /// Run worlds of nodes that lend each other the places of limits.
+    Loans(prove::LoansOf),
     /// Put data directories together of copies of different times, and see that each is complete
     /// when it is opened, or refused and unchanged.
     Copies(prove::Copies),
@@ -293,6 +295,7 @@ fn main() -> ExitCode {
         Command::Shards(shards) => shards.run(),
         Command::Nodes(nodes) => nodes.run(),
         Command::Flows(flows) => flows.run(),
+        Command::Loans(loans) => loans.run(),
         Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),
