@@ -281,7 +281,7 @@ impl Breakers {
         let mut is_other = false;
         let mut failing = Vec::new();
         for said in said.into_iter().take(SAID_MAX) {
-            let Ok(name) = EndpointName::new(&*said.endpoint) else {
+            let Ok(name) = EndpointName::new(&said.endpoint) else {
                 continue;
             };
             if version(&name) != Some(said.version) {

@@ -124,8 +124,12 @@ async fn receive(
     let mut all_paths = TIMERS.iter();
     let millis = all_paths.find_map(|(queue, _, millis)| (*queue == path).then_some(*millis));
     tokio::time::sleep(Duration::from_millis(millis.unwrap_or(0))).await;
+    let mut answer = Response::new(Empty::new());
+    if path == "broken" {
+        *answer.status_mut() = hyper::StatusCode::SERVICE_UNAVAILABLE;
+    }
     all.lock().entry(path).or_default().answered.insert(key);
-    Ok(Response::new(Empty::new()))
+    Ok(answer)
 }
 
 /// By how many starts the fastest of them are more than the rate allows, with its burst once.
@@ -158,6 +162,29 @@ fn put(node: &Server, path: &str, body: &Value) {
         reply.status,
         reply.body
     );
+}
+
+/// Timers of one shard fail, so one node sees it. Soon all leave the endpoint alone, and say so.
+fn a_breaker_is_known_to_all(sink: &Sink, first: &Server, others: &[Server]) {
+    let broken = json!({
+        "url": sink.url("broken"),
+        "breaker": { "failures": 2, "pause": "5m" },
+    });
+    put(first, "/v1/endpoints/broken", &broken);
+    let timer = json!({ "in": 1, "target": { "endpoint": "broken" } });
+    for number in 0..3 {
+        put(
+            first,
+            &format!("/v1/queues/default/timers/%7Bone%7D{number}"),
+            &timer,
+        );
+    }
+    for node in std::iter::once(first).chain(others) {
+        wait_until("each node leaves the endpoint alone", || {
+            let health = asked(node, "GET", "/v1/endpoints/broken", None).body;
+            health["health"]["state"] == "paused" && health["health"]["failures"] == 2
+        });
+    }
 }
 
 #[test]
@@ -215,6 +242,7 @@ fn no_limit_is_exceeded_while_a_node_dies_and_comes_back() {
         TIMERS.iter().all(is_done)
     });
     println!("{} ms until all were delivered", (now_us() - began) / 1_000);
+    a_breaker_is_known_to_all(&sink, &first, &nodes.others);
     let seen = sink.seen.lock();
     let most = |path: &str| seen[path].most;
     println!("at a time: {} and {}", most("two"), most("twelve"));
