@@ -162,7 +162,7 @@ fn quotas(shards: usize, members: &[&Member], held: &[usize]) -> Vec<usize> {
 }
 
 /// FNV-1a: the same in every version and on every machine.
-fn hash(name: &str) -> u64 {
+pub(crate) fn hash(name: &str) -> u64 {
     let bytes = name.bytes();
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

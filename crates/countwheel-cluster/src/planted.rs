@@ -54,6 +54,20 @@ bugs! {
     NodesKeepUntaken,
     /// What the first choice does not take, nobody takes.
     NodesNobodyElse,
+    /// Who has become the lender of a flow lends at once.
+    LoansLendAtOnce,
+    /// A lender believes a question that a later one has overtaken.
+    LoansOldQuestion,
+    /// A start that is given back right after it was used is lent at once.
+    LoansStartAgain,
+    /// Where there are more nodes than places, who has one keeps it.
+    LoansNoTurns,
+    /// A borrower uses what was lent for as long as nobody answers.
+    LoansForEver,
+    /// A borrower does not say what runs beyond what it keeps.
+    LoansOverlookRunning,
+    /// A loan counts from when the answer came.
+    LoansFromAnswer,
     /// The clock counts from when the registry was asked.
     NodesClockFromAsking,
     /// The clock goes on after the registry's was set back.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use countwheel_time::Timestamp;
+use countwheel_time::{Instant, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 
 mod flows;
@@ -17,7 +17,7 @@ mod tests;
 pub(crate) use flows::May;
 use flows::{FlowTable, Spare};
 
-use crate::flow::{Flow, FlowLimits, Flows};
+use crate::flow::{Flow, FlowLimits, FlowUse, Flows};
 use crate::planted::planted;
 use crate::{Config, QueueName};
 
@@ -301,6 +301,27 @@ impl Budget {
         });
     }
 
+    /// The same of these flows alone. Once it is back, what starts goes by their limits as they are now.
+    pub fn limits_of_flows_changed(&self, flows: &[Flow]) {
+        self.change(|state, shared, wakes| {
+            shared.flow_changes.fetch_add(1, Ordering::AcqRel);
+            let members = &mut state.members;
+            state
+                .flows
+                .limits_of_changed(flows, |id, flow| wake_for(members, id, flow, wakes));
+        });
+    }
+
+    /// What attempts use of the limits of these flows, in the same order. What counts since
+    /// somebody asked last is counted anew from now on.
+    #[must_use]
+    pub fn flows_used(&self, flows: &[Flow], boot: Instant) -> Vec<FlowUse> {
+        let now = Timestamp::EPOCH + boot.saturating_since(Instant::ZERO);
+        let mut state = self.0.state.lock();
+        let used = flows.iter().map(|flow| state.flows.used(flow, now));
+        used.collect()
+    }
+
     /// Timers may have other [flows](Flows::route) than before: those that wait for one are read anew. Costs a look at
     /// all that is due. A driver of [engines](crate::Engine) gives each of them a turn then.
     pub fn routes_changed(&self) {
@@ -422,6 +443,7 @@ impl Member {
         Places {
             budget: self.budget.clone(),
             id: self.id,
+            zero: Timestamp::EPOCH,
         }
     }
 
@@ -508,9 +530,29 @@ pub(crate) struct Places {
     budget: Budget,
     /// The scheduler that they are for.
     id: u64,
+    /// Where its time line stood when the boot clock was at zero: the lines of several schedulers differ, and a rate
+    /// is counted for all of them.
+    zero: Timestamp,
 }
 
 impl Places {
+    /// Its scheduler's time line stood there when the boot clock was at zero.
+    pub(crate) fn count_from(&mut self, zero: Timestamp) {
+        self.zero = zero;
+    }
+
+    fn since_zero(&self, now: Timestamp) -> Timestamp {
+        Timestamp::EPOCH + now.saturating_since(self.zero)
+    }
+
+    /// As its scheduler's time line has it.
+    fn on_line(&self, may: May) -> May {
+        match may {
+            May::At(at) => May::At(self.zero + at.saturating_since(Timestamp::EPOCH)),
+            may => may,
+        }
+    }
+
     /// Takes a place for a queue and its flows, if each may have one more. If a flow may not, this scheduler waits for
     /// that flow from now on.
     pub(crate) fn take(
@@ -520,7 +562,7 @@ impl Places {
         rules: Option<&dyn Flows>,
         now: Timestamp,
     ) -> Result<(), Lacking> {
-        let shared = &*self.budget.0;
+        let (shared, now) = (&*self.budget.0, self.since_zero(now));
         let (mut state, limits) = self.with_limits(flows, rules);
         let has = state.of(queue);
         let is_free = state.free_for(self.id, shared) > 0 || planted!(BudgetForEach);
@@ -531,7 +573,7 @@ impl Places {
         for (at, (flow, limits)) in flows.iter().zip(limits).enumerate() {
             let may = state.flows.may(self.id, flow, limits, now, spare);
             if may != May::Now {
-                return Err(Lacking::Flow(at, may));
+                return Err(Lacking::Flow(at, self.on_line(may)));
             }
         }
         for flow in flows {
@@ -606,7 +648,8 @@ impl Places {
         let (mut state, limits) = self.with_limits(std::slice::from_ref(flow), rules);
         let spare = state.spare(&self.budget.0);
         let limits = limits.first().copied().unwrap_or_default();
-        state.flows.may(self.id, flow, limits, now, spare)
+        let now = self.since_zero(now);
+        self.on_line(state.flows.may(self.id, flow, limits, now, spare))
     }
 
     /// The state, and the limits of flows as they are now: a change of them comes after what is done with the state.

@@ -71,6 +71,12 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// Where the line stood when the boot clock was at zero.
+    pub(crate) fn zero(&self) -> Timestamp {
+        let passed = self.boot.saturating_since(Instant::ZERO);
+        self.line.saturating_sub(passed)
+    }
+
     pub(crate) fn now(&self, clock: &dyn Clock) -> Now {
         let passed = clock.boot().saturating_since(self.boot);
         // Down: nothing is due before its time.

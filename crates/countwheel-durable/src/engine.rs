@@ -198,6 +198,7 @@ impl Engine {
         let ownership = store.acquire(shard)?;
         let notes = Notes::open(&*clock, ownership.clock);
         let mut scheduler = Scheduler::new(ownership, notes.origin().now(&*clock), config, budget);
+        scheduler.count_from(notes.origin().zero());
         let settings = store.settings(SettingsVersion::default())?;
         scheduler.knows(Arc::new(settings.unwrap_or_default()));
         scheduler.read_ahead(&*store)?;

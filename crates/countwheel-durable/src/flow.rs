@@ -57,6 +57,8 @@ impl fmt::Debug for Flow {
 pub struct FlowRate {
     interval: Duration,
     burst: u32,
+    /// Of a part of a rate: the time in which its whole burst comes back, which all parts of the rate have in common.
+    fill: Option<Duration>,
 }
 
 impl FlowRate {
@@ -68,7 +70,35 @@ impl FlowRate {
         Self {
             interval: Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)),
             burst: burst.max(1),
+            fill: None,
         }
+    }
+
+    /// A part of a rate that several processes divide among them: so many starts of its burst, and as many in `fill`,
+    /// the time in which the burst comes back. None at all for 0. A flow that is given a larger or smaller part of the
+    /// same rate goes on, and begins no new burst.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use countwheel_durable::FlowRate;
+    ///
+    /// // 100 in a second and 10 at once, of which this process has 2.
+    /// let part = FlowRate::part(Duration::from_millis(100), 2);
+    /// assert_eq!((part.interval(), part.burst()), (Duration::from_millis(50), 2));
+    /// ```
+    #[must_use]
+    pub fn part(fill: Duration, starts: u32) -> Self {
+        let whole = Self::new(starts, fill, starts);
+        Self {
+            burst: starts,
+            fill: Some(fill),
+            ..whole
+        }
+    }
+
+    /// Whether both are parts of one rate.
+    pub(crate) fn is_part_as(&self, other: &Self) -> bool {
+        self.fill.is_some() && self.fill == other.fill
     }
 
     /// From one start to the next.
@@ -85,7 +115,7 @@ impl FlowRate {
 
     /// When the next start is allowed if the virtual scheduling time is `next`.
     pub(crate) fn allowed(&self, next: Timestamp) -> Timestamp {
-        next.saturating_sub(self.interval.saturating_mul(self.burst - 1))
+        next.saturating_sub(self.interval.saturating_mul(self.burst.saturating_sub(1)))
     }
 }
 
@@ -107,6 +137,21 @@ pub struct FlowLimits {
     /// [`queue_share_percent`](crate::Config::queue_share_percent) of the places that a queue by itself gets, and one
     /// at least. So a receiver that hangs takes no place that others need, whatever else limits it.
     pub shared: bool,
+}
+
+/// What attempts of a flow use of its limits in this process: see [`Timers::flows_used`](crate::Timers::flows_used).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FlowUse {
+    /// So many run now.
+    pub running: u32,
+    /// So many ran at the same time at the most since somebody asked last.
+    pub most: u32,
+    /// So many were started since then.
+    pub started: u32,
+    /// Whether timers wait for the flow.
+    pub waits: bool,
+    /// When all of its burst is there again, if nothing more starts; 0 if it is there, or if there is no rate.
+    pub fills_in: Duration,
 }
 
 /// The flows of one timer's attempts, and how urgent they are.

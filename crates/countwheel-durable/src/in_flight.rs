@@ -155,6 +155,11 @@ impl InFlight {
         self.places.take_lease(flows, rules, now)
     }
 
+    /// The time line of its scheduler stood there when the boot clock was at zero.
+    pub(crate) fn count_from(&mut self, zero: Timestamp) {
+        self.places.count_from(zero);
+    }
+
     /// Whether a flow has room for one more attempt. If not, the scheduler waits for it from now on.
     pub(crate) fn may_flow(&self, flow: &Flow, rules: Option<&dyn Flows>, now: Timestamp) -> May {
         self.places.may_flow(flow, rules, now)

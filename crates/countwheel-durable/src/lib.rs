@@ -150,7 +150,7 @@ pub use countwheel_time::{
 pub use drain::{DrainMode, Drains};
 pub use elsewhere::{Asked, Counted, Elsewhere};
 pub use engine::{Effect, Engine, Turn};
-pub use flow::{Flow, FlowLimits, FlowRate, Flows, Route};
+pub use flow::{Flow, FlowLimits, FlowRate, FlowUse, Flows, Route};
 pub use handler::{
     Attempt, Completion, Handler, Inline, NextRun, Outcome, Run, Verdict, inline, pooled,
 };

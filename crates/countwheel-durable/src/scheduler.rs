@@ -402,6 +402,11 @@ impl Scheduler {
         self.member.on_room(wake);
     }
 
+    /// Its time line stood there when the boot clock was at zero.
+    pub(crate) fn count_from(&mut self, zero: Timestamp) {
+        self.in_flight.count_from(zero);
+    }
+
     /// The limits of flows are others than before.
     pub(crate) fn flows_changed(&self) {
         self.member.budget().flows_changed();

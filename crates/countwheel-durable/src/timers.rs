@@ -25,10 +25,10 @@ use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
-    Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, Elsewhere, Engine, Handler,
-    Moved, Overview, Precondition, QueueName, QueueOverview, Record, Request, Response,
-    RetryPolicy, Revision, Set, Settings, SettingsVersion, Shards, Shift, State, StateKind, Stats,
-    TimerError, TimerName, Trouble, Was, Zone,
+    Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, Elsewhere, Engine, Flow,
+    FlowUse, Handler, Moved, Overview, Precondition, QueueName, QueueOverview, Record, Request,
+    Response, RetryPolicy, Revision, Set, Settings, SettingsVersion, Shards, Shift, State,
+    StateKind, Stats, TimerError, TimerName, Trouble, Was, Zone,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -973,8 +973,35 @@ impl Timers {
     ///     timers.flow_changed(&Flow::new(queue));
     /// }
     /// ```
-    pub fn flow_changed(&self, flow: &crate::Flow) {
+    pub fn flow_changed(&self, flow: &Flow) {
         self.hub.common.budget.flow_changed(flow);
+    }
+
+    /// The same of these flows alone. Once it is back, what starts goes by their limits as they are now.
+    ///
+    /// ```
+    /// # use countwheel_durable::{Flow, Timers};
+    /// fn resume(timers: &Timers, flow: Flow) {
+    ///     timers.limits_of_flows_changed(&[flow]);
+    /// }
+    /// ```
+    pub fn limits_of_flows_changed(&self, flows: &[Flow]) {
+        self.hub.common.budget.limits_of_flows_changed(flows);
+    }
+
+    /// What attempts use of the limits of these flows, in the same order. What counts since somebody asked last is
+    /// counted anew from now on.
+    ///
+    /// ```
+    /// # use countwheel_durable::{Flow, Timers};
+    /// fn run_now(timers: &Timers, flow: Flow) -> u32 {
+    ///     timers.flows_used(&[flow]).iter().map(|used| used.running).sum()
+    /// }
+    /// ```
+    #[must_use]
+    pub fn flows_used(&self, flows: &[Flow]) -> Vec<FlowUse> {
+        let boot = self.hub.common.clock.boot();
+        self.hub.common.budget.flows_used(flows, boot)
     }
 
     /// Timers may have other [flows](crate::Flows::route) than before, since where they go has changed: those that

@@ -38,6 +38,13 @@ pub trait Here: Send + Sync {
         let _nothing_is_counted = shards;
         BTreeMap::new()
     }
+
+    /// Answers a [word](crate::Forwarder::say) of another node. `None`: it is not understood. Must not block. By default no
+    /// word is.
+    fn word(&self, from: NodeId, word: &[u8]) -> Option<Vec<u8>> {
+        let _nobody_listens = (from, word);
+        None
+    }
 }
 
 impl Here for Timers {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use countwheel_durable::{Asked, BatchError, Counted, Elsewhere, Request, Respons
 use countwheel_time::{Clock, Instant};
 use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use crate::census::{self, COUNTED_WITHIN, Census};
 use crate::convert::is_elsewhere;
@@ -22,6 +22,7 @@ use crate::frame::{self, Encoded, FRAME_MAX, FrameError, HEAD_MAX};
 use crate::outbox::{Job, Limits, Outbox, Room, Tell, Waiter};
 use crate::planted::planted;
 use crate::wire::REQUESTS_MAX;
+use crate::words::{Word, Words};
 use crate::{Here, Owners, PeerCounts, PeersConfig, PeersError, link};
 
 /// How often a question is sent on at the most.
@@ -69,6 +70,9 @@ pub(crate) struct Peer {
     pub(crate) address: String,
     pub(crate) outbox: Mutex<Outbox>,
     pub(crate) census: Mutex<Census>,
+    pub(crate) words: Mutex<Words>,
+    /// The version of the protocol of the last connection.
+    pub(crate) spoken: AtomicU16,
     /// Something waits, or it is forgotten.
     pub(crate) wake: Notify,
     pub(crate) is_connected: AtomicBool,
@@ -147,6 +151,20 @@ impl Forwarder {
         failing
             .map(|peer| (peer.id, peer.address.clone()))
             .collect()
+    }
+
+    /// Says something to another node, which is at that address. The answer may never come: whoever waits says for how
+    /// long. What is too long for a frame is not said.
+    pub fn say(&self, to: NodeId, address: &str, word: Vec<u8>) -> oneshot::Receiver<Word> {
+        let (tell, told) = oneshot::channel();
+        let inner = &self.inner;
+        if word.len() <= FRAME_MAX - HEAD_MAX && !inner.is_stopped.load(Ordering::Acquire) {
+            let peer = inner.peer(to, address.to_owned());
+            let id = inner.next_census.fetch_add(1, Ordering::Relaxed);
+            peer.words.lock().say(id, word, tell);
+            peer.wake.notify_one();
+        }
+        told
     }
 
     /// Takes nothing more, and ends what waits: [`ShardUnavailable`](TimerError::ShardUnavailable) if it
@@ -387,6 +405,8 @@ impl Inner {
             address,
             outbox: Mutex::new(Outbox::new(limits)),
             census: Mutex::default(),
+            words: Mutex::default(),
+            spoken: AtomicU16::new(0),
             wake: Notify::new(),
             is_connected: AtomicBool::new(false),
             failing: Mutex::default(),
@@ -541,7 +561,7 @@ impl Inner {
         let mut peers = self.peers.lock();
         // Under its lock: what is pushed after that sees it.
         let outbox = peer.outbox.lock();
-        if outbox.is_empty() && peer.census.lock().is_empty() {
+        if outbox.is_empty() && peer.census.lock().is_empty() && peer.words.lock().is_empty() {
             peer.is_forgotten.store(true, Ordering::Release);
             peers.remove(&peer.id);
             peer.wake.notify_one();
@@ -575,6 +595,7 @@ impl Inner {
             .for_each(|(_, job)| self.not_done(job));
         for peer in self.all() {
             peer.census.lock().clear();
+            peer.words.lock().clear();
             let (waited, sent) = {
                 let mut outbox = peer.outbox.lock();
                 (outbox.take_back(|_| false), outbox.broken())

@@ -26,6 +26,9 @@ pub(crate) const GOODBYE: &[u8] = &[3];
 /// What begins a frame that asks for counts, and one that has them.
 const ASKS_COUNTS: u8 = 4;
 const COUNTS: u8 = 5;
+/// What begins a frame with a word, and one with what is answered to one: since version 2.
+const WORD: u8 = 6;
+const ANSWERS_WORD: u8 = 7;
 /// The longest question without its requests, or the longest answer without its responses.
 pub(crate) const HEAD_MAX: usize = 64;
 /// So much is read at a time: a length that lies costs no more.
@@ -298,6 +301,45 @@ pub(crate) fn counts(id: u64, counted: &BTreeMap<Shard, Counted>) -> Vec<u8> {
     let mut frame = vec![COUNTS];
     append(&mut frame, &WireCounts { id, shards });
     frame
+}
+
+/// The frame of a word.
+pub(crate) fn word(id: u64, bytes: &[u8]) -> Vec<u8> {
+    let mut frame = vec![WORD];
+    append(&mut frame, &(id, serde_bytes::Bytes::new(bytes)));
+    frame
+}
+
+/// The number and the bytes of a word; `None` if it is a frame of something else.
+pub(crate) fn read_word(frame: &[u8]) -> Result<Option<(u64, &[u8])>, FrameError> {
+    let Some((&WORD, rest)) = frame.split_first() else {
+        return Ok(None);
+    };
+    match take::<(u64, &serde_bytes::Bytes)>(rest, "a word")? {
+        ((id, bytes), []) => Ok(Some((id, bytes))),
+        _ => malformed("more than a word"),
+    }
+}
+
+/// The frame of what is answered to a word: nothing by who does not understand it.
+pub(crate) fn answer_word(id: u64, answer: Option<&[u8]>) -> Vec<u8> {
+    let mut frame = vec![ANSWERS_WORD];
+    append(&mut frame, &(id, answer.map(serde_bytes::Bytes::new)));
+    frame
+}
+
+/// An answer to a word, and its number.
+type AnswerToWord<'a> = (u64, Option<&'a [u8]>);
+
+/// What is answered to a word; `None` if it is a frame of something else.
+pub(crate) fn read_answer_word(frame: &[u8]) -> Result<Option<AnswerToWord<'_>>, FrameError> {
+    let Some((&ANSWERS_WORD, rest)) = frame.split_first() else {
+        return Ok(None);
+    };
+    match take::<(u64, Option<&serde_bytes::Bytes>)>(rest, "what is answered to a word")? {
+        ((id, answer), []) => Ok(Some((id, answer.map(|it| &**it)))),
+        _ => malformed("more than what is answered to a word"),
+    }
 }
 
 /// The counts of a frame; `None` if it is a frame of something else.

@@ -7,7 +7,7 @@ use crate::frame::FrameError;
 use crate::planted::planted;
 
 /// The versions of the protocol that this program speaks.
-pub(crate) const SPOKEN: Versions = Versions { from: 1, to: 1 };
+pub(crate) const SPOKEN: Versions = Versions { from: 1, to: 2 };
 
 const MAGIC: [u8; 4] = *b"CWPR";
 /// How long it is.

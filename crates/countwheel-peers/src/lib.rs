@@ -78,6 +78,7 @@ pub mod testing;
 mod tests;
 mod tls;
 mod wire;
+mod words;
 
 pub use config::{Here, Owners, PeersConfig};
 pub use counts::{CloseReason, PeerCounts};
@@ -87,6 +88,7 @@ pub use forwarder::Forwarder;
 pub use planted::{PlantedBug, plant};
 pub use server::PeerServer;
 pub use tls::PeerTls;
+pub use words::Word;
 
 /// The example of the crate's README is compiled as well.
 #[cfg(doctest)]

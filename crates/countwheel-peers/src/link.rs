@@ -103,7 +103,8 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
             Err(Refused::new(CloseReason::Silent, what))
         });
         let refused = match called {
-            Ok(stream) => {
+            Ok((stream, spoken)) => {
+                peer.spoken.store(spoken, Ordering::Release);
                 pause = CALL_AGAIN.0;
                 peer.is_connected.store(true, Ordering::Relaxed);
                 *peer.failing.lock() = None;
@@ -111,6 +112,7 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
                 peer.is_connected.store(false, Ordering::Relaxed);
                 // What was sent has no answer any more.
                 peer.census.lock().broken();
+                peer.words.lock().broken();
                 // A silent peer may do it yet, when it goes on: that is unknown at the deadline.
                 if refused.reason != CloseReason::Silent {
                     inner.broken(&peer);
@@ -140,11 +142,14 @@ pub(crate) async fn run(inner: Arc<Inner>, peer: Arc<Peer>) {
 
 impl Peer {
     fn has_waiting(&self) -> bool {
-        self.outbox.lock().has_waiting() || self.census.lock().has_waiting()
+        self.outbox.lock().has_waiting()
+            || self.census.lock().has_waiting()
+            || self.words.lock().has_waiting()
     }
 }
 
-async fn connect(inner: &Inner, peer: &Peer) -> Result<Box<dyn Stream>, Refused> {
+/// The connection, and the latest version of the protocol that both sides speak.
+async fn connect(inner: &Inner, peer: &Peer) -> Result<(Box<dyn Stream>, u16), Refused> {
     let addresses: Vec<SocketAddr> = tokio::net::lookup_host(&peer.address).await?.collect();
     if inner.config.tls.is_none()
         && let Some(far) = addresses.iter().find(|to| !to.ip().is_loopback())
@@ -187,7 +192,10 @@ async fn connect(inner: &Inner, peer: &Peer) -> Result<Box<dyn Stream>, Refused>
             let what = "it is a node of another cluster";
             Err(Refused::new(CloseReason::Cluster, what))
         }
-        Standing::Welcome if reply.cluster == hello.cluster && reply.from == peer.id => Ok(stream),
+        Standing::Welcome if reply.cluster == hello.cluster && reply.from == peer.id => {
+            let spoken = SPOKEN.common(reply.versions).unwrap_or(SPOKEN.from);
+            Ok((stream, spoken))
+        }
         Standing::Node | Standing::Welcome => {
             let what = "another node, or another start of it, is there";
             Err(Refused::new(CloseReason::Node, what))
@@ -222,7 +230,11 @@ async fn send_asks(
         }
         let counts = match is_leaving {
             true => None,
-            false => peer.census.lock().next(),
+            false => {
+                let counts = peer.census.lock().next();
+                let spoken = peer.spoken.load(Ordering::Acquire);
+                counts.or_else(|| peer.words.lock().next(spoken))
+            }
         };
         if let Some(frame) = counts {
             inner.counts.frames_sent.add(1);
@@ -269,6 +281,13 @@ async fn take_answers(
         if let Some(counts) = frame::read_counts(&frame)? {
             inner.counts.frames_received.add(1);
             if !peer.census.lock().answered(&counts) {
+                inner.counts.late.add(1);
+            }
+            continue;
+        }
+        if let Some((id, answer)) = frame::read_answer_word(&frame)? {
+            inner.counts.frames_received.add(1);
+            if !peer.words.lock().answered(id, answer) {
                 inner.counts.late.add(1);
             }
             continue;

@@ -254,7 +254,7 @@ impl Leaving {
 /// What goes out: also an empty frame that says that this node is here, once however often it was asked.
 pub(crate) enum Going {
     Answer(Leaving),
-    /// A frame of its own.
+    /// A frame of its own: counts, or what is answered to a word.
     Counts(Leaving),
     Here,
     /// No more questions, please.
@@ -392,6 +392,22 @@ impl Asked {
                 let shards = u32::try_from(ask.shards.len()).unwrap_or(u32::MAX);
                 let room = room(&self.requests, shards.max(1)).await?;
                 self.count(ask, room);
+                continue;
+            }
+            if let Some((id, word)) = frame::read_word(&frame)? {
+                self.inner.counts.frames_received.add(1);
+                let rooms = vec![
+                    room(&self.bytes, bytes).await?,
+                    room(&self.requests, 1).await?,
+                ];
+                let answer = self.inner.here.word(self.from, word);
+                let leaving = Leaving {
+                    bytes: frame::answer_word(id, answer.as_deref()),
+                    responses: 1,
+                    rooms,
+                };
+                // Nobody takes it if the connection is gone.
+                self.going.send(Going::Counts(leaving)).unwrap_or_default();
                 continue;
             }
             let asks = frame::read_asks(frame)?;

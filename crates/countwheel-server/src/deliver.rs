@@ -351,7 +351,7 @@ impl Sender {
                     // Both clocks count on their own.
                     tokio::time::sleep(pause + Duration::from_millis(1)).await;
                     let breakers = sender.catalogue.breakers();
-                    if breakers.half_open(&endpoint, sender.clock.now())
+                    if breakers.half_open(&endpoint, &*sender.clock)
                         && let Ok(timers) = attempt.timers()
                     {
                         timers.flows_changed();

@@ -44,6 +44,7 @@ use crate::places::{Limits, Places};
 use crate::purge;
 use crate::resources::Catalogue;
 use crate::resources::flows::DeliveryLimits;
+use crate::resources::loans::{Loans, NodeHere};
 use crate::resources::sealed::{BadKeys, Vault};
 use crate::roots::{self, BadAuthorities};
 use crate::scrub::{self, Pace};
@@ -681,7 +682,7 @@ impl Service {
         // Timers of endpoints wait until the endpoints are known.
         catalogue.refresh(&timers);
         flows.look_at_part(&timers);
-        let mut peers = None;
+        let (mut peers, mut lending) = (None, None);
         let joined = match (joining, &timekeeper) {
             (Some((registry, options)), Timekeeper::Cluster(clock)) => {
                 let mut node = node(&options, address)?;
@@ -691,7 +692,14 @@ impl Service {
                     tls: tls.clone(),
                     ..PeersConfig::new(cluster, node.id)
                 };
-                let here = Arc::new(timers.clone());
+                let owners = Arc::<Map>::clone(&map);
+                let count = timers.shards().count();
+                let loans = Loans::new(Arc::clone(&catalogue), owners, count, Arc::clone(machine));
+                let loans = Arc::new(loans);
+                let here = Arc::new(NodeHere {
+                    timers: timers.clone(),
+                    loans: Arc::clone(&loans),
+                });
                 let owners = Arc::<Map>::clone(&map);
                 let forwarder = Forwarder::start(config, owners, here, Arc::clone(machine))?;
                 let server = options.peers(address)?;
@@ -710,10 +718,16 @@ impl Service {
                     _ => None,
                 };
                 node.peers = reached.map(|reached| way.published(&reached));
+                // Nodes that do not reach each other divide each limit by the shards that they own.
+                if node.peers.is_some() {
+                    flows.borrow(Arc::clone(&loans));
+                    lending = Some((Arc::clone(&loans), Arc::clone(&forwarder)));
+                }
                 timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
                 peers = Some((Arc::clone(&forwarder), server));
                 let joining = Joining {
                     forwarder,
+                    loans,
                     node,
                     map,
                     config: NodeConfig {
@@ -774,6 +788,9 @@ impl Service {
             let cluster = joined.as_ref().map(|joined| Arc::clone(&joined.cluster));
             upkeep.spawn(keep_looking(timers.clone(), cluster, Arc::clone(machine)));
             upkeep.spawn(keep_knowing(Arc::clone(&catalogue), flows, timers.clone()));
+        }
+        if let Some((loans, forwarder)) = lending {
+            upkeep.spawn(loans.run(timers.clone(), forwarder));
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));

@@ -7,7 +7,8 @@
 //! an accepted remove; every acknowledged change survives a crash. [`world::run`] runs a seed,
 //! [`year::run`] a year of real departures, [`ages::run`] a day at full load and a hundred years,
 //! [`shards::run`] nodes that take the shards of one store from each other, [`nodes::run`] nodes that find
-//! each other in a registry and share them, [`flows::run`] engines whose timers wait for flows with limits.
+//! each other in a registry and share them, [`flows::run`] engines whose timers wait for flows with limits,
+//! [`loans::run`] nodes that lend each other the places of such limits.
 //!
 //! The window of the durable engine is sorted maps by queue, and no wheel: the far end of it is given
 //! up when memory is used up, time goes back when the wall clock does, and the entries of a queue are
@@ -29,6 +30,7 @@ mod failure;
 pub mod flows;
 pub mod idle;
 pub mod leases;
+pub mod loans;
 pub mod machine;
 pub mod model;
 pub mod nodes;

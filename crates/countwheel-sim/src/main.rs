@@ -150,6 +150,8 @@ enum Command {
     Flows(prove::FlowsOf),
     /// Run worlds of workers that lease attempts, and settle, extend and lose them.
     Leases(prove::Leases),
+    /// Run worlds of nodes that lend each other the places of limits.
+    Loans(prove::LoansOf),
     /// Put data directories together of copies of different times, and see that each is complete
     /// when it is opened, or refused and unchanged.
     Copies(prove::Copies),
@@ -296,6 +298,7 @@ fn main() -> ExitCode {
         Command::Nodes(nodes) => nodes.run(),
         Command::Flows(flows) => flows.run(),
         Command::Leases(leases) => leases.run(),
+        Command::Loans(loans) => loans.run(),
         Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),

@@ -9,6 +9,9 @@ use countwheel_durable::PlantedBug as InEngine;
 use countwheel_peers::PlantedBug as InPeers;
 use countwheel_postgres::PlantedBug as InPostgres;
 
+use crate::flows;
+use crate::leases;
+use crate::loans;
 use crate::machine::{Kind, Machine};
 use crate::nodes;
 use crate::panic_text;
@@ -16,7 +19,6 @@ use crate::rot;
 use crate::shards;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, removed, scrub, starts};
 use crate::world::{self, Options};
-use crate::{flows, leases};
 
 /// A mistake of the product: of the engine, of the store on a disk, of the store in a PostgreSQL, or of
 /// the nodes of a cluster.
@@ -48,7 +50,7 @@ impl PlantedBug {
         let of_postgres = of_postgres.filter(|bug| !InPostgres::OF_LEASES.contains(bug));
         let of_postgres = of_postgres.map(Self::Postgres);
         let of_engine = of_engine.chain(of_disk.filter(is_new));
-        of_engine.chain(of_postgres).chain(IN_NODES)
+        of_engine.chain(of_postgres).chain(IN_NODES).chain(IN_LOANS)
     }
 
     /// The one of that name.
@@ -130,6 +132,17 @@ const IN_NODES: [PlantedBug; 8] = [
     PlantedBug::Nodes(InNodes::NodesClockKeepsStep),
 ];
 
+/// Those of the limits that nodes lend each other.
+const IN_LOANS: [PlantedBug; 7] = [
+    PlantedBug::Nodes(InNodes::LoansLendAtOnce),
+    PlantedBug::Nodes(InNodes::LoansOldQuestion),
+    PlantedBug::Nodes(InNodes::LoansStartAgain),
+    PlantedBug::Nodes(InNodes::LoansNoTurns),
+    PlantedBug::Nodes(InNodes::LoansForEver),
+    PlantedBug::Nodes(InNodes::LoansOverlookRunning),
+    PlantedBug::Nodes(InNodes::LoansFromAnswer),
+];
+
 /// Those that a world of nodes has to find beside the tests of their own crate.
 pub const ALSO_IN_NODES: [PlantedBug; 5] = [
     PlantedBug::Peers(InPeers::PeersAnswerOldest),
@@ -170,7 +183,7 @@ impl Drop for Planted {
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, nodes that share them, timers that wait for
-/// flows, attempts that are leased, or everything together.
+/// flows, attempts that are leased, nodes that lend each other places, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
@@ -200,6 +213,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if IN_ROT.contains(&bug) {
         return "rot";
+    }
+    if name.starts_with("Loans") {
+        return "loans";
     }
     if matches!(bug, PlantedBug::Nodes(_) | PlantedBug::Peers(_)) {
         return "nodes";
@@ -257,6 +273,13 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
         "scrub" => scrub::run(seed).err(),
         "shards" => find_in_shards(bug, seed, kind_of(bug)),
         "nodes" => find_in_nodes(bug, seed),
+        "loans" => {
+            let options = loans::Options {
+                planted_bug: Some(bug),
+                ..loans::Options::default()
+            };
+            loans::run(seed, &options).err().map(|failure| failure.what)
+        }
         "flows" => {
             let options = flows::Options {
                 planted_bug: Some(bug),

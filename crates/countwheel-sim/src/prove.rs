@@ -12,7 +12,7 @@ use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
-use countwheel_sim::{Failure, Random, flows, leases, nodes, panic_text, rot, shards};
+use countwheel_sim::{Failure, Random, flows, leases, loans, nodes, panic_text, rot, shards};
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::Mutex;
 
@@ -120,7 +120,24 @@ pub(crate) struct FlowsOf {
     log: usize,
 }
 
-/// What `sim flows` takes.
+/// What `sim loans` takes.
+#[derive(Args)]
+pub(crate) struct LoansOf {
+    /// How many seeds.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// How many steps of 10 ms each.
+    #[arg(long, default_value_t = 4_000)]
+    steps: u64,
+    /// How many of the last things that happened to show if one fails.
+    #[arg(long, default_value_t = 60)]
+    log: usize,
+}
+
+/// What `sim leases` takes.
 #[derive(Args)]
 pub(crate) struct Leases {
     /// How many seeds.
@@ -380,6 +397,35 @@ impl FlowsOf {
         let sum = Mutex::new(flows::Report::default());
         let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
             let report = flows::run(seed, options)?;
+            sum.lock().add(&report);
+            Ok(())
+        });
+        failure.map_or(Ok(()), Err)?;
+        let took = clock.now().saturating_since(start);
+        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+    }
+}
+
+impl LoansOf {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        let options = loans::Options {
+            steps: self.steps,
+            log: self.log,
+            ..loans::Options::default()
+        };
+        report(self.prove(first, &options), "loans")
+    }
+
+    fn prove(&self, first: u64, options: &loans::Options) -> Result<String, Box<Failure>> {
+        let clock = SystemClock::new();
+        let start = clock.now();
+        let sum = Mutex::new(loans::Report::default());
+        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
+            let report = loans::run(seed, options)?;
             sum.lock().add(&report);
             Ok(())
         });

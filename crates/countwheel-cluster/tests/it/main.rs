@@ -2,6 +2,7 @@
 
 mod clock;
 mod control;
+mod loans;
 mod paper;
 mod place;
 #[cfg(feature = "planted-bugs")]

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use countwheel_time::Timestamp;
 
-use crate::flow::{Flow, FlowLimits};
+use crate::flow::{Flow, FlowLimits, FlowRate, FlowUse};
 use crate::planted::planted;
 
 /// Whether an attempt of a flow may start.
@@ -47,6 +47,8 @@ pub(super) struct FlowTable {
     short: BTreeSet<(usize, Flow)>,
     /// As many there were after the last sweep.
     swept: usize,
+    /// Whether somebody asks what flows with limits have used: those are not forgotten before.
+    is_asked: bool,
 }
 
 /// One flow.
@@ -56,8 +58,12 @@ struct One {
     given_back: u64,
     /// As they were when somebody asked last.
     limits: FlowLimits,
-    /// The virtual scheduling time of its rate.
+    /// The virtual scheduling time of its rate, and the rate that it is of.
     next_start: Timestamp,
+    rate: Option<FlowRate>,
+    /// What was used since somebody asked.
+    most: usize,
+    started: usize,
     turn: VecDeque<Waits>,
     is_short: bool,
 }
@@ -74,7 +80,41 @@ struct Waits {
 impl One {
     fn is_full(&self) -> bool {
         let most = self.limits.at_once.map(|most| most as usize);
-        most.is_some_and(|most| self.has >= most) && !planted!(FlowUnbounded)
+        let has_no_starts = self.limits.rate.is_some_and(|rate| rate.burst() == 0);
+        (has_no_starts || most.is_some_and(|most| self.has >= most)) && !planted!(FlowUnbounded)
+    }
+
+    /// Goes by another rate from now on. A larger or smaller part of the same rate goes on where the one before was: what
+    /// was started counts as much as before. One that had nothing before has all of its burst, since whoever gives parts
+    /// waits until it is there.
+    fn turn_to(&mut self, rate: Option<FlowRate>, now: Timestamp) {
+        self.limits.rate = rate;
+        let Some(rate) = rate.filter(|rate| self.rate != Some(*rate)) else {
+            if rate.is_none() {
+                (self.rate, self.next_start) = (None, Timestamp::EPOCH);
+            }
+            return;
+        };
+        let before = self.rate.replace(rate).filter(|it| it.is_part_as(&rate));
+        let left = self.next_start.saturating_since(now);
+        let before = before.filter(|it| it.burst() > 0 && rate.burst() > 0 && !left.is_zero());
+        self.next_start = match before {
+            Some(before) => {
+                let (left, interval) = (left.as_micros(), before.interval().as_micros().max(1));
+                let used = u32::try_from(left.div_ceil(interval)).unwrap_or(u32::MAX);
+                now + rate.interval().saturating_mul(used.min(rate.burst()))
+            }
+            // The next start begins a burst of the new rate.
+            _ if rate.burst() > 0 => Timestamp::EPOCH,
+            // What was started is to be seen until there is a part again.
+            _ => self.next_start,
+        };
+    }
+
+    /// Nobody asks for what it has used.
+    fn is_told(&self, is_asked: bool) -> bool {
+        let has_limits = self.limits.at_once.is_some() || self.limits.rate.is_some();
+        !is_asked || !has_limits || (self.most == 0 && self.started == 0)
     }
 
     fn allowed(&self) -> Timestamp {
@@ -115,9 +155,7 @@ impl One {
 
     /// Nothing would be forgotten with it.
     fn is_idle(&self, now: Timestamp) -> bool {
-        self.has == 0
-            && self.turn.is_empty()
-            && (self.limits.rate.is_none() || self.next_start <= now)
+        self.has == 0 && self.turn.is_empty() && (self.rate.is_none() || self.next_start <= now)
     }
 }
 
@@ -136,9 +174,7 @@ impl FlowTable {
     ) -> May {
         self.sweep(now);
         let one = self.flows.entry(flow.clone()).or_default();
-        if one.limits.rate != limits.rate {
-            one.next_start = Timestamp::EPOCH; // the next start begins a burst of the new rate
-        }
+        one.turn_to(limits.rate, now);
         one.limits = limits;
         let is_short = limits.shared && spare.is_short(one.has) && !planted!(FlowTakesAll);
         if is_short && !one.is_short {
@@ -163,6 +199,8 @@ impl FlowTable {
         let Some(one) = self.flows.get_mut(flow) else {
             return;
         };
+        one.most = one.most.max(one.has);
+        one.started += 1;
         if let Some(rate) = one.limits.rate {
             one.next_start = one.next_start.max(now) + rate.interval();
         }
@@ -175,7 +213,31 @@ impl FlowTable {
     /// An attempt that has run before runs again.
     pub(super) fn take_again(&mut self, flow: &Flow) {
         self.flows.entry(flow.clone()).or_default();
-        self.change(flow, |one| one.has += 1);
+        self.change(flow, |one| {
+            one.has += 1;
+            one.most = one.most.max(one.has);
+        });
+    }
+
+    /// What a flow uses of its limits. From now on it is counted anew.
+    pub(super) fn used(&mut self, flow: &Flow, now: Timestamp) -> FlowUse {
+        self.is_asked = true;
+        let Some(one) = self.flows.get_mut(flow) else {
+            return FlowUse::default();
+        };
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let used = FlowUse {
+            running: count(one.has),
+            most: count(one.most.max(one.has)),
+            started: count(one.started),
+            waits: !one.turn.is_empty(),
+            fills_in: one.next_start.saturating_since(now),
+        };
+        (one.most, one.started) = (one.has, 0);
+        if one.is_idle(now) {
+            self.remove(flow);
+        }
+        used
     }
 
     /// An attempt of the flow has ended.
@@ -190,7 +252,8 @@ impl FlowTable {
         let one = self.flows.get(flow);
         if one.is_some_and(|one| !one.turn.is_empty()) {
             self.freed.insert(flow.clone());
-        } else if one.is_some_and(|one| one.is_idle(Timestamp::EPOCH)) {
+        } else if one.is_some_and(|one| one.is_idle(Timestamp::EPOCH) && one.is_told(self.is_asked))
+        {
             self.remove(flow);
         }
     }
@@ -201,7 +264,7 @@ impl FlowTable {
             if one.leave(member) && !one.turn.is_empty() {
                 self.freed.insert(flow.clone());
             }
-            if one.is_idle(Timestamp::EPOCH) {
+            if one.is_idle(Timestamp::EPOCH) && one.is_told(self.is_asked) {
                 self.remove(flow);
             }
         }
@@ -234,6 +297,18 @@ impl FlowTable {
         for waits in &mut one.turn {
             waits.is_woken = true;
             wake(waits.member);
+        }
+    }
+
+    /// The same of these flows. The first of those that wait looks, and whoever starts one wakes the next.
+    pub(super) fn limits_of_changed(&mut self, flows: &[Flow], mut wake: impl FnMut(u64, &Flow)) {
+        for flow in flows {
+            let one = self.flows.get_mut(flow);
+            let first = one.and_then(|one| one.turn.front_mut());
+            if let Some(first) = first.filter(|first| !first.is_woken) {
+                first.is_woken = true;
+                wake(first.member, flow);
+            }
         }
     }
 

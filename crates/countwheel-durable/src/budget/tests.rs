@@ -235,3 +235,79 @@ fn every_mistake_with_waiting_is_found() {
         assert!(is_found, "{bug:?}");
     }
 }
+
+/// The parts of a rate that a process has of it.
+#[derive(Debug)]
+struct Part(AtomicU64);
+
+impl Flows for Part {
+    fn route(&self, _: &crate::TimerName, _: &[u8]) -> crate::Route {
+        crate::Route::default()
+    }
+
+    fn limits(&self, _: &Flow) -> FlowLimits {
+        let starts = u32::try_from(self.0.load(Ordering::Relaxed)).unwrap();
+        FlowLimits {
+            rate: Some(crate::FlowRate::part(FILL, starts)),
+            ..FlowLimits::default()
+        }
+    }
+}
+
+const FILL: std::time::Duration = std::time::Duration::from_secs(4);
+
+#[test]
+fn another_part_of_a_rate_begins_no_burst_and_what_was_used_is_told() {
+    let budget = Budget::new(&Config::default());
+    let member = budget.join();
+    let (mut places, queue, flow) = (
+        member.places(),
+        QueueName::new("q").unwrap(),
+        Flow::new("rated"),
+    );
+    let part = Part(AtomicU64::new(2));
+    let zero = Timestamp::from_micros(1_000_000_000);
+    places.count_from(zero);
+    let second = std::time::Duration::from_secs(1);
+    let take = |seconds: u32| {
+        let flows = std::slice::from_ref(&flow);
+        places.take(&queue, flows, Some(&part), zero + second * seconds)
+    };
+    let is_to_wait = |taken, seconds: u32| {
+        let expected = Lacking::Flow(0, May::At(zero + second * seconds));
+        assert_eq!(taken, Err(expected));
+    };
+    let has = |starts| {
+        part.0.store(starts, Ordering::Relaxed);
+        budget.limits_of_flows_changed(std::slice::from_ref(&flow));
+    };
+    let used = |seconds: u64| {
+        let now = Instant::from_nanos(seconds * 1_000_000_000);
+        budget.flows_used(std::slice::from_ref(&flow), now)[0]
+    };
+    assert_eq!((take(10), take(10)), (Ok(()), Ok(())));
+    is_to_wait(take(10), 12);
+    let now = used(10);
+    assert_eq!((now.running, now.most, now.started), (2, 2, 2));
+    assert_eq!((now.waits, now.fills_in), (true, FILL));
+    // Two more: these start at once, and those that were used do not.
+    has(4);
+    assert_eq!((take(10), take(10)), (Ok(()), Ok(())));
+    is_to_wait(take(10), 11);
+    // One is left: it was used.
+    has(1);
+    is_to_wait(take(10), 14);
+    // None is left. What was used is to be seen until there are some again: whoever gives them has waited.
+    has(0);
+    assert_eq!(take(11), Err(Lacking::Flow(0, May::Later)));
+    assert_eq!(used(11).fills_in, 3 * second);
+    has(1);
+    assert_eq!(take(11), Ok(()));
+    is_to_wait(take(11), 15);
+    for _ in 0..5 {
+        places.give_back(&queue, std::slice::from_ref(&flow));
+    }
+    let before = used(11);
+    assert_eq!((before.running, before.most, before.started), (0, 5, 3));
+    assert_eq!((used(11).most, used(11).started), (0, 0));
+}

@@ -225,6 +225,29 @@ fn counts_are_written_as_version_1_writes_them() {
     }
 }
 
+/// The same of words, which are since version 2.
+#[test]
+fn words_are_written_as_version_2_writes_them() {
+    let word = frame::word(300, b"hi");
+    assert_eq!(hex(&word), "06ac02026869");
+    assert_eq!(frame::read_word(&word).unwrap(), Some((300, &b"hi"[..])));
+    let answers = [(Some(&b"ho"[..]), "07ac020102686f"), (None, "07ac0200")];
+    for (answer, golden) in answers {
+        let frame = frame::answer_word(300, answer);
+        assert_eq!(hex(&frame), golden);
+        assert_eq!(
+            frame::read_answer_word(&frame).unwrap(),
+            Some((300, answer))
+        );
+    }
+    for other in [&[][..], &[1], &[2], frame::GOODBYE, &[4], &[5]] {
+        assert_eq!(frame::read_word(other).unwrap(), None);
+        assert_eq!(frame::read_answer_word(other).unwrap(), None);
+    }
+    assert!(frame::read_word(&[6, 1, 9, 0]).is_err());
+    assert!(frame::read_answer_word(&[7, 1, 0, 0]).is_err());
+}
+
 fn draw_counts() -> BTreeMap<Shard, Counted> {
     let queue = |queue, by_state| {
         let queue = QueueName::from_text(queue).unwrap();
@@ -308,7 +331,11 @@ const GOLDEN_SUM: u64 = 0xad16ec5818a304f5;
 fn any_bytes_are_read_or_refused() {
     let random = &mut Random::new(3);
     for round in 0..20_000 {
-        let mut bytes = match round % 5 {
+        let mut bytes = match round % 6 {
+            4 => match round % 12 {
+                4 => frame::word(random.draw(), b"some words"),
+                _ => frame::answer_word(random.draw(), Some(b"some words")),
+            },
             0 => (0..random.below(200))
                 .map(|_| samples::byte(random))
                 .collect(),
@@ -339,6 +366,8 @@ fn any_bytes_are_read_or_refused() {
             }
         }
         drop(frame::read_ask_counts(&bytes));
+        drop(frame::read_word(&bytes));
+        drop(frame::read_answer_word(&bytes));
         drop(Hello::read(&bytes));
         if let Ok(asks) = frame::read_asks(bytes) {
             for ask in asks {
@@ -425,7 +454,7 @@ pub(super) fn a_stranger_is_not_welcome() {
     assert_eq!(hello.judged_by(8, me), Standing::Cluster);
     assert_eq!(hello.judged_by(7, NodeId(3)), Standing::Node);
     let later = Hello {
-        versions: Versions { from: 2, to: 3 },
+        versions: Versions { from: 3, to: 4 },
         ..hello
     };
     assert_eq!(later.judged_by(7, me), Standing::Version);

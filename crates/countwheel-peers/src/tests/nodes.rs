@@ -17,7 +17,7 @@ use countwheel_durable::{
 };
 
 use super::holding::{Answers, Map, asked};
-use crate::{CloseReason, Forwarder, Here, PeerServer, PeerTls, PeersConfig, PeersError};
+use crate::{CloseReason, Forwarder, Here, PeerServer, PeerTls, PeersConfig, PeersError, Word};
 
 pub(super) const SHARD: Shard = Shard(3);
 /// Longer than anything takes here.
@@ -716,4 +716,45 @@ fn timers_count_what_other_nodes_have() {
         // The store is in memory, and would have known as well.
         assert!(node.forwarder.counts().frames_received > before);
     }
+}
+
+/// Says back what it hears, and who said it; one word it does not know.
+struct Echo;
+
+impl Here for Echo {
+    fn ask(&self, shard: Shard, asked: Asked) {
+        refuses(shard, asked);
+    }
+
+    fn word(&self, from: NodeId, word: &[u8]) -> Option<Vec<u8>> {
+        let answer = format!("{} said {}", from.0, String::from_utf8_lossy(word));
+        (word != b"what?").then(|| answer.into_bytes())
+    }
+}
+
+#[test]
+fn a_word_is_answered_or_not_understood_or_lost() {
+    let other = Node::of(PeersConfig::new(7, NodeId(2)), Echo);
+    let node = Node::new(1, refuses);
+    let address = other.server.address().to_string();
+    let say = |to, address: &str, word: &str| {
+        let told = node
+            .forwarder
+            .say(NodeId(to), address, word.as_bytes().to_vec());
+        super::bytes::block_on(told).ok()
+    };
+    let answered = |text: &str| Some(Word::Answered(text.as_bytes().to_vec()));
+    assert_eq!(say(2, &address, "hello"), answered("1 said hello"));
+    assert_eq!(
+        say(2, &address, "hello again"),
+        answered("1 said hello again")
+    );
+    assert_eq!(say(2, &address, "what?"), Some(Word::NotUnderstood));
+    // What is not said in time is lost.
+    let lost = node
+        .forwarder
+        .say(NodeId(3), "127.0.0.1:1", b"hello".to_vec());
+    node.forwarder.stop();
+    assert!(super::bytes::block_on(lost).is_err());
+    assert_eq!(say(2, &address, "hello"), None);
 }

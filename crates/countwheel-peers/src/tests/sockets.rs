@@ -17,7 +17,7 @@ use crate::frame::{self, Ask, Encoded, FRAME_MAX, Writing};
 use crate::hello::{Hello, SPOKEN, Standing, Versions};
 use crate::server::{self, Going};
 use crate::wire::{AskHead, WireBody};
-use crate::{CloseReason, Forwarder, PeersConfig};
+use crate::{CloseReason, Forwarder, PeersConfig, Word};
 
 const OWNER: NodeId = NodeId(2);
 
@@ -264,7 +264,7 @@ fn call(owner: &Node, hello: &Hello) -> TcpStream {
 fn callers_that_do_not_belong_here_are_closed_and_counted() {
     let owner = owner();
     let good = hello(NodeId(1), OWNER);
-    let later = Versions { from: 2, to: 3 };
+    let later = Versions { from: 3, to: 4 };
     for (hello, standing, reason) in [
         (
             Hello {
@@ -532,4 +532,25 @@ fn a_question_whose_way_is_cut_is_done_once_or_not_at_all() {
         }
     }
     assert!(known > 30 && unknown > 10, "{known} and {unknown}");
+}
+
+/// A node of the version before takes no words: nothing is sent.
+#[test]
+fn a_word_to_a_node_of_an_earlier_version_is_not_said() {
+    let (forwarder, listener) = asker(PATIENCE);
+    let address = listener.local_addr().unwrap().to_string();
+    let told = forwarder.say(OWNER, &address, b"hello".to_vec());
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    read(&mut stream).unwrap();
+    let earlier = Hello {
+        versions: Versions { from: 1, to: 1 },
+        ..hello(OWNER, NodeId(1))
+    };
+    write(&mut stream, &earlier.write());
+    let told = super::bytes::block_on(told);
+    assert_eq!(told, Ok(Word::NotUnderstood));
+    let (first, _answer) = asked("a");
+    forwarder.ask(SHARD, first);
+    assert_eq!(read_asks(&mut stream).unwrap().len(), 1);
 }

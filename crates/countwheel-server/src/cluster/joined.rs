@@ -18,6 +18,7 @@ use countwheel_time::{Clock, Timestamp};
 use super::certificate::Certificate;
 use super::{Cluster, Counted, Driver, EventLine, Offset, REACHED_WITHIN};
 use crate::config::HostPort;
+use crate::resources::loans::Loans;
 use crate::server::StartError;
 
 /// How often it is looked at whether a name is free, and whether the shards are there.
@@ -114,6 +115,7 @@ impl Owners for Map {
 /// What a process needs to become a node.
 pub(crate) struct Joining {
     pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) loans: Arc<Loans>,
     pub(crate) node: Node,
     pub(crate) config: NodeConfig,
     pub(crate) registry: PostgresRegistry,
@@ -153,6 +155,7 @@ impl Joining {
         };
         // It is set once.
         let _ = self.map.handle.set(Arc::clone(&handle));
+        self.loans.joined(Arc::clone(&handle));
         let driver = Arc::new(Running {
             handle: Arc::clone(&handle),
             way: self.map.way,

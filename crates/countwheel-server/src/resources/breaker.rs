@@ -2,11 +2,12 @@
 //! one attempt at a time. Its timers wait meanwhile and use up nothing of their schedules.
 //!
 //! The states are those of Nygard, "Release It!" (2007): closed, open, half-open. Each process knows what it has seen
-//! itself.
+//! itself, and what other nodes [say](Said): of two turns of one breaker the later one counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use countwheel_cluster::NodeId;
 use countwheel_time::{Clock, Instant, Timestamp};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,14 @@ pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(100);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(86_400);
 /// How many endpoints there is something to say of at a time; the others count as healthy.
 const KNOWN_MAX: usize = 65_536;
+/// For how long a node tells others that a breaker has closed.
+const CLOSED_FOR: Duration = Duration::from_secs(10);
+/// For how long what another node said of failures counts: it says so twice a second.
+const HEARD_FOR: Duration = Duration::from_secs(2);
+/// Of how many endpoints one node tells another.
+const SAID_MAX: usize = 4_096;
+/// How much of the detail of a failure it tells, in bytes.
+const DETAIL_MAX: usize = 512;
 
 /// When an endpoint is left alone, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -87,11 +96,39 @@ pub(crate) enum HealthState {
     Disabled,
 }
 
+/// What one node says to another of an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Said {
+    endpoint: String,
+    /// Of its settings: another version may be another receiver.
+    version: u64,
+    /// When its breaker turned last, in microseconds since 1970 by the clock that all nodes go by.
+    turned: u64,
+    failures: u32,
+    /// When the last failure was, and what it was.
+    last: (u64, String),
+    state: SaidState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+enum SaidState {
+    /// The last attempts have failed.
+    Failing,
+    /// The breaker is open for so long still; the whole pause is so long.
+    Open(Duration, Duration),
+    /// One attempt at a time, after a pause of so long.
+    HalfOpen(Duration),
+    /// The breaker was open, and has closed.
+    Closed,
+}
+
 #[derive(Debug)]
 struct One {
     failures: u32,
     last: (Timestamp, String),
     state: State,
+    /// When its breaker turned last.
+    turned: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,9 +138,26 @@ enum State {
     HalfOpen { pause: Duration },
 }
 
+impl One {
+    fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+}
+
 /// The breakers of all endpoints. Those of which there is nothing to say are not there.
 #[derive(Debug, Default)]
-pub(crate) struct Breakers(Mutex<BTreeMap<EndpointName, One>>);
+pub(crate) struct Breakers {
+    known: Mutex<BTreeMap<EndpointName, One>>,
+    /// Those that were open, and when they closed.
+    closed: Mutex<BTreeMap<EndpointName, Timestamp>>,
+    /// What other nodes have seen fail, and when they said so.
+    others: Mutex<BTreeMap<NodeId, (Instant, Vec<Said>)>>,
+}
+
+/// The next moment.
+fn later_than(at: Timestamp) -> Timestamp {
+    at + Duration::from_micros(1)
+}
 
 impl Breakers {
     /// An attempt has ended. Without a `breaker`, failures are counted and nothing follows. An attempt at what the
@@ -116,16 +170,18 @@ impl Breakers {
         is_current: impl FnOnce() -> bool,
         clock: &dyn Clock,
     ) -> Turn {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         if !is_current() {
             return Turn::Nothing;
         }
         if sign == Sign::Alive {
-            let before = known.remove(name).map(|one| one.state);
-            return match before {
-                Some(State::Open { .. } | State::HalfOpen { .. }) => Turn::Closed,
-                _ => Turn::Nothing,
+            let before = known.remove(name).filter(|one| !one.is_closed());
+            let Some(before) = before else {
+                return Turn::Nothing;
             };
+            let turned = clock.timestamp().max(later_than(before.turned));
+            self.closed.lock().insert(name.clone(), turned);
+            return Turn::Closed;
         }
         if known.len() >= KNOWN_MAX && !known.contains_key(name) {
             return Turn::Nothing;
@@ -135,6 +191,7 @@ impl Breakers {
             failures: 0,
             last: last.clone(),
             state: State::Closed,
+            turned: Timestamp::EPOCH,
         });
         one.failures = one.failures.saturating_add(1);
         one.last = last;
@@ -150,18 +207,154 @@ impl Breakers {
         };
         let until = clock.now() + pause;
         one.state = State::Open { until, pause };
+        let closed = self.closed.lock().remove(name).unwrap_or_default();
+        one.turned = clock.timestamp().max(later_than(one.turned.max(closed)));
         Turn::Opened(pause)
     }
 
+    /// The pauses that are over: one attempt at a time from here on. Says whether anything changes.
+    pub(crate) fn half_open_all(&self, clock: &dyn Clock) -> bool {
+        let open: Vec<_> = {
+            let known = self.known.lock();
+            let open = known.iter().filter(|(_, one)| !one.is_closed());
+            open.map(|(name, _)| name.clone()).collect()
+        };
+        let mut is_other = false;
+        for name in open {
+            is_other |= self.half_open(&name, clock);
+        }
+        is_other
+    }
+
+    /// What this node tells the others; `version` is that of the settings of an endpoint.
+    pub(crate) fn say(
+        &self,
+        clock: &dyn Clock,
+        version: impl Fn(&EndpointName) -> Option<u64>,
+    ) -> Vec<Said> {
+        let (now, wall) = (clock.now(), clock.timestamp());
+        let known = self.known.lock();
+        let said = |name: &EndpointName, one: &One| {
+            let state = match one.state {
+                State::Closed => SaidState::Failing,
+                State::Open { until, pause } => SaidState::Open(until.saturating_since(now), pause),
+                State::HalfOpen { pause } => SaidState::HalfOpen(pause),
+            };
+            let (at, detail) = &one.last;
+            let end = detail.floor_char_boundary(DETAIL_MAX);
+            Some(Said {
+                endpoint: name.to_string(),
+                version: version(name)?,
+                turned: one.turned.as_micros(),
+                failures: one.failures,
+                last: (at.as_micros(), detail.get(..end)?.to_owned()),
+                state,
+            })
+        };
+        let mut closed = self.closed.lock();
+        closed.retain(|_, turned| wall.saturating_since(*turned) < CLOSED_FOR);
+        let is_closed = |name: &EndpointName, turned: &Timestamp| {
+            Some(Said {
+                endpoint: name.to_string(),
+                version: version(name)?,
+                turned: turned.as_micros(),
+                failures: 0,
+                last: (0, String::new()),
+                state: SaidState::Closed,
+            })
+        };
+        let closed = closed
+            .iter()
+            .filter_map(|(name, turned)| is_closed(name, turned));
+        let (failing, open): (Vec<_>, Vec<_>) = known.iter().partition(|(_, one)| one.is_closed());
+        let open = open.into_iter().filter_map(|(name, one)| said(name, one));
+        let failing = failing
+            .into_iter()
+            .filter_map(|(name, one)| said(name, one));
+        open.chain(closed).chain(failing).take(SAID_MAX).collect()
+    }
+
+    /// Another node has said all this. What it says of another version of an endpoint than this node knows is passed
+    /// over. Says whether limits change.
+    pub(crate) fn hear(
+        &self,
+        from: NodeId,
+        said: Vec<Said>,
+        clock: &dyn Clock,
+        version: impl Fn(&EndpointName) -> Option<u64>,
+    ) -> bool {
+        let mut is_other = false;
+        let mut failing = Vec::new();
+        for said in said.into_iter().take(SAID_MAX) {
+            let Ok(name) = EndpointName::new(&said.endpoint) else {
+                continue;
+            };
+            if version(&name) != Some(said.version) {
+                continue;
+            }
+            is_other |= self.hear_one(&name, &said, clock);
+            if said.state == SaidState::Failing {
+                failing.push(said);
+            }
+        }
+        let now = clock.now();
+        let mut others = self.others.lock();
+        others.retain(|_, (heard, _)| now.saturating_since(*heard) < HEARD_FOR);
+        others.insert(from, (now, failing));
+        is_other
+    }
+
+    fn hear_one(&self, name: &EndpointName, said: &Said, clock: &dyn Clock) -> bool {
+        let mut known = self.known.lock();
+        let mut closed = self.closed.lock();
+        let turned = Timestamp::from_micros(said.turned);
+        let open = known.get(name).filter(|one| !one.is_closed());
+        let was_open = open.is_some();
+        let mine = open.map(|one| one.turned).max(closed.get(name).copied());
+        if mine.is_some_and(|mine| turned <= mine) {
+            return false;
+        }
+        let state = match said.state {
+            SaidState::Failing => return false,
+            SaidState::Closed => {
+                closed.insert(name.clone(), turned);
+                if was_open {
+                    known.remove(name);
+                }
+                return was_open;
+            }
+            SaidState::Open(left, pause) => State::Open {
+                until: clock.now() + left.min(PAUSE_MAX),
+                pause,
+            },
+            SaidState::HalfOpen(pause) => State::HalfOpen { pause },
+        };
+        if known.len() >= KNOWN_MAX && !known.contains_key(name) {
+            return false;
+        }
+        closed.remove(name);
+        let (at, detail) = &said.last;
+        let one = One {
+            failures: said.failures,
+            last: (Timestamp::from_micros(*at), detail.clone()),
+            state,
+            turned,
+        };
+        known.insert(name.clone(), one);
+        true
+    }
+
     /// The pause of an endpoint is over: one attempt at a time from here on. Says whether anything changes.
-    pub(crate) fn half_open(&self, name: &EndpointName, now: Instant) -> bool {
-        let mut known = self.0.lock();
+    pub(crate) fn half_open(&self, name: &EndpointName, clock: &dyn Clock) -> bool {
+        let now = clock.now();
+        let mut known = self.known.lock();
         let Some(one) = known.get_mut(name) else {
             return false;
         };
         match one.state {
             State::Open { until, pause } if until <= now => {
                 one.state = State::HalfOpen { pause };
+                one.turned = clock.timestamp().max(later_than(one.turned));
                 true
             }
             _ => false,
@@ -170,7 +363,7 @@ impl Breakers {
 
     /// How many attempts may run at a time, if the breaker says something about that.
     pub(crate) fn at_once(&self, name: &EndpointName) -> Option<u32> {
-        match self.0.lock().get(name)?.state {
+        match self.known.lock().get(name)?.state {
             State::Closed => None,
             State::Open { .. } => Some(0),
             State::HalfOpen { .. } => Some(1),
@@ -179,7 +372,7 @@ impl Breakers {
 
     /// What those wait for that are not the one attempt which shows whether the endpoint is back.
     pub(crate) fn why_probed(&self, name: &EndpointName) -> Option<String> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let one = known.get(name)?;
         let (State::HalfOpen { .. }, failures, (_, detail)) = (one.state, one.failures, &one.last)
         else {
@@ -192,7 +385,7 @@ impl Breakers {
 
     /// Why nothing starts.
     pub(crate) fn why_closed(&self, name: &EndpointName) -> Option<String> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let one = known.get(name)?;
         let (State::Open { .. }, failures, (_, detail)) = (one.state, one.failures, &one.last)
         else {
@@ -205,7 +398,11 @@ impl Breakers {
 
     /// Nothing is known of the endpoint any more: it is another by now.
     pub(crate) fn forget(&self, name: &EndpointName) {
-        self.0.lock().remove(name);
+        self.known.lock().remove(name);
+        self.closed.lock().remove(name);
+        for (_, said) in self.others.lock().values_mut() {
+            said.retain(|said| said.endpoint != name.as_str());
+        }
     }
 
     /// The health of an endpoint.
@@ -215,7 +412,7 @@ impl Breakers {
         is_disabled: bool,
         clock: &dyn Clock,
     ) -> Health {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let one = known.get(name);
         let (state, until) = match one.map(|one| one.state) {
             _ if is_disabled => (HealthState::Disabled, None),
@@ -227,11 +424,33 @@ impl Breakers {
                 (HealthState::Paused, Some(clock.timestamp() + left))
             }
         };
-        Health {
+        let mut health = Health {
             state,
             failures: one.map_or(0, |one| one.failures),
             last: one.map(|one| one.last.clone()),
             until,
+        };
+        drop(known);
+        self.others_fail(name, &mut health, clock.now());
+        health
+    }
+
+    /// What other nodes have seen fail counts as well.
+    fn others_fail(&self, name: &EndpointName, health: &mut Health, now: Instant) {
+        let others = self.others.lock();
+        let others = others.values();
+        let others = others.filter(|(heard, _)| now.saturating_since(*heard) < HEARD_FOR);
+        let said = others.flat_map(|(_, said)| said);
+        for said in said.filter(|said| said.endpoint == name.as_str()) {
+            if health.state == HealthState::Healthy {
+                health.state = HealthState::Degraded;
+            }
+            health.failures = health.failures.max(said.failures);
+            let (at, detail) = &said.last;
+            let at = Timestamp::from_micros(*at);
+            if health.last.as_ref().is_none_or(|(last, _)| *last < at) {
+                health.last = Some((at, detail.clone()));
+            }
         }
     }
 }
@@ -286,9 +505,9 @@ mod tests {
         );
         // What was under way changes nothing, and the pause has its time.
         assert_eq!(ended(FAILING), Turn::Nothing);
-        assert!(!breakers.half_open(&shop, clock.now()));
+        assert!(!breakers.half_open(&shop, &clock));
         clock.advance(SECOND);
-        assert!(breakers.half_open(&shop, clock.now()));
+        assert!(breakers.half_open(&shop, &clock));
         assert_eq!(
             (state(), breakers.at_once(&shop)),
             (HealthState::Probing, Some(1))
@@ -303,7 +522,7 @@ mod tests {
         for pause in [2, 3, 3] {
             assert_eq!(ended(FAILING), Turn::Opened(pause * SECOND));
             clock.advance(pause * SECOND);
-            assert!(breakers.half_open(&shop, clock.now()));
+            assert!(breakers.half_open(&shop, &clock));
         }
         assert_eq!(ended(ALIVE), Turn::Closed);
         assert_eq!(
@@ -361,7 +580,77 @@ mod tests {
         breakers.forget(&shop);
         assert_eq!(fail(), Some(Turn::Opened(SECOND)));
         clock.advance(SECOND / 2);
-        assert!(!breakers.half_open(&shop, clock.now()));
+        assert!(!breakers.half_open(&shop, &clock));
         assert_eq!(breakers.at_once(&shop), Some(0));
+    }
+
+    /// Two nodes: what one says, the other one hears.
+    #[test]
+    fn nodes_tell_each_other_of_breakers_and_the_later_turn_counts() {
+        let (one, other, clock) = (Breakers::default(), Breakers::default(), ManualClock::new());
+        let shop = EndpointName::new("shop").unwrap();
+        let version = |_: &EndpointName| Some(7);
+        let tell = |from: &Breakers, to: &Breakers| {
+            to.hear(NodeId(1), from.say(&clock, version), &clock, version)
+        };
+        let fail = |node: &Breakers| node.ended(&shop, breaker(), FAILING, || true, &clock);
+        fail(&one);
+        // Failures are told of, and change nothing.
+        assert!(!tell(&one, &other));
+        let health = other.health(&shop, false, &clock);
+        assert_eq!((health.state, health.failures), (HealthState::Degraded, 1));
+        fail(&one);
+        assert_eq!(fail(&one), Turn::Opened(SECOND));
+        clock.advance(SECOND / 4);
+        assert!(tell(&one, &other));
+        assert!(!tell(&one, &other));
+        let health = other.health(&shop, false, &clock);
+        assert_eq!((health.state, health.failures), (HealthState::Paused, 3));
+        assert_eq!(other.at_once(&shop), Some(0));
+        // Both open half at the same time, and the pause of a probe that fails is told of.
+        clock.advance(SECOND / 4 * 3);
+        assert!(one.half_open_all(&clock) && other.half_open_all(&clock));
+        assert_eq!(other.at_once(&shop), Some(1));
+        clock.advance(SECOND / 100);
+        assert_eq!(fail(&other), Turn::Opened(2 * SECOND));
+        assert!(tell(&other, &one));
+        assert_eq!(one.at_once(&shop), Some(0));
+        // What the other one knew before is no news.
+        assert!(!tell(&one, &other));
+        clock.advance(2 * SECOND);
+        assert!(one.half_open_all(&clock));
+        clock.advance(SECOND / 100);
+        assert_eq!(
+            one.ended(&shop, breaker(), ALIVE, || true, &clock),
+            Turn::Closed
+        );
+        assert!(tell(&one, &other));
+        assert!(!tell(&other, &one));
+        for node in [&one, &other] {
+            assert_eq!(
+                node.health(&shop, false, &clock).state,
+                HealthState::Healthy
+            );
+        }
+    }
+
+    #[test]
+    fn what_nodes_say_of_another_version_or_said_long_ago_counts_for_nothing() {
+        let (one, other, clock) = (Breakers::default(), Breakers::default(), ManualClock::new());
+        let shop = EndpointName::new("shop").unwrap();
+        for _ in 0..3 {
+            one.ended(&shop, breaker(), FAILING, || true, &clock);
+        }
+        let said = one.say(&clock, |_| Some(7));
+        assert!(!other.hear(NodeId(1), said, &clock, |_| Some(8)));
+        assert_eq!(other.at_once(&shop), None);
+        one.forget(&shop);
+        one.ended(&shop, None, FAILING, || true, &clock);
+        let said = one.say(&clock, |_| Some(8));
+        other.hear(NodeId(1), said, &clock, |_| Some(8));
+        let state = || other.health(&shop, false, &clock).state;
+        assert_eq!(state(), HealthState::Degraded);
+        clock.advance(HEARD_FOR);
+        assert_eq!(state(), HealthState::Healthy);
     }
 }

@@ -1,15 +1,17 @@
 //! The limits of deliveries by where they go: each endpoint, and each host and port of a URL, is a flow, and so is a
 //! queue with limits of its own.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::Uri;
+use countwheel_cluster::Lending;
 use countwheel_durable::{Flow, FlowLimits, FlowRate, Flows, QueueName, Route, TimerName, Timers};
 
 use super::blocked::place_of;
 use super::endpoint::{EndpointName, Rate};
+use super::loans::Loans;
 use super::queue::Mode;
 use super::{Catalogue, Resources};
 use crate::guard::{Targets, port_of_url};
@@ -30,6 +32,8 @@ pub(crate) struct DeliveryLimits {
     targets: Targets,
     part: Part,
     desk: Arc<Desk>,
+    /// In a cluster whose nodes reach each other.
+    loans: OnceLock<Arc<Loans>>,
 }
 
 /// Which part of each limit is this node's: as many shards as it owns, of all.
@@ -77,12 +81,19 @@ impl DeliveryLimits {
             targets,
             part,
             desk: Arc::default(),
+            loans: OnceLock::new(),
         }
     }
 
     /// Where workers ask for leases.
     pub(crate) fn desk(&self) -> &Arc<Desk> {
         &self.desk
+    }
+
+    /// What is limited is borrowed from now on.
+    pub(crate) fn borrow(&self, loans: Arc<Loans>) {
+        // It is set once.
+        self.loans.set(loans).unwrap_or_default();
     }
 
     /// Looks at which part of the limits is this node's, and has those looked at again that wait if it has changed.
@@ -251,36 +262,84 @@ impl Flows for DeliveryLimits {
                 ..FlowLimits::default()
             };
         }
-        let (concurrency, rate, shared) = if let Some(queue) = text.strip_prefix(QUEUE) {
+        let whole = Whole::in_known(&self.catalogue, &known, flow);
+        let loans = self.loans.get();
+        let lent = |lending| loans.and_then(|loans| loans.count(flow, lending));
+        let at_once = whole.places.map(|places| {
+            let lent = lent(Lending::Places);
+            lent.map_or_else(|| self.part.of_places(places), |lent| lent.min(places))
+        });
+        let rate = whole.rate.map(|rate| match lent(Lending::Starts) {
+            Some(lent) => FlowRate::part(rate.fill(), lent.min(rate.burst)),
+            None => self.part.of_rate(rate),
+        });
+        FlowLimits {
+            at_once,
+            rate,
+            shared: whole.shared,
+        }
+    }
+}
+
+/// The limits of a flow on all nodes together.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(crate) struct Whole {
+    places: Option<u32>,
+    rate: Option<Rate>,
+    shared: bool,
+}
+
+impl Whole {
+    pub(crate) fn of(catalogue: &Catalogue, flow: &Flow) -> Self {
+        Self::in_known(catalogue, &catalogue.known(), flow)
+    }
+
+    fn in_known(catalogue: &Catalogue, known: &Resources, flow: &Flow) -> Self {
+        let text = flow.as_str();
+        if let Some(queue) = text.strip_prefix(QUEUE) {
             let queue = QueueName::from_text(queue).ok();
             let entry = queue.and_then(|queue| known.queue(&queue));
             let queue = entry.and_then(|entry| entry.what.as_deref());
-            let limits = queue.map(|queue| (queue.concurrency, queue.rate));
-            let (concurrency, rate) = limits.unwrap_or_default();
-            (concurrency, rate, false)
-        } else {
-            let name = text.strip_prefix(ENDPOINT);
-            let name = name.and_then(|name| EndpointName::new(name).ok());
-            let probes = name
-                .as_ref()
-                .and_then(|name| self.catalogue.breakers().at_once(name));
-            let entry = name.and_then(|name| known.endpoint(&name));
-            let endpoint = entry.and_then(|entry| entry.what.as_deref());
-            let limits = endpoint.map(|it| (it.settings.concurrency, it.settings.rate));
-            let (concurrency, rate) = limits.unwrap_or_default();
-            if let Some(probes) = probes {
-                return FlowLimits {
-                    at_once: Some(probes),
-                    ..FlowLimits::default()
-                };
-            }
-            (concurrency, rate, true)
-        };
-        FlowLimits {
-            at_once: concurrency.map(|places| self.part.of_places(places)),
-            rate: rate.map(|rate| self.part.of_rate(rate)),
-            shared,
+            return Self {
+                places: queue.and_then(|queue| queue.concurrency),
+                rate: queue.and_then(|queue| queue.rate),
+                shared: false,
+            };
         }
+        let name = text.strip_prefix(ENDPOINT);
+        let name = name.and_then(|name| EndpointName::new(name).ok());
+        let probes = name
+            .as_ref()
+            .and_then(|name| catalogue.breakers().at_once(name));
+        if let Some(probes) = probes {
+            return Self {
+                places: Some(probes),
+                ..Self::default()
+            };
+        }
+        let entry = name.and_then(|name| known.endpoint(&name));
+        let endpoint = entry.and_then(|entry| entry.what.as_deref());
+        Self {
+            places: endpoint.and_then(|it| it.settings.concurrency),
+            rate: endpoint.and_then(|it| it.settings.rate),
+            shared: true,
+        }
+    }
+
+    /// How many there are to lend.
+    pub(crate) fn of_lending(self, lending: Lending) -> Option<u32> {
+        match lending {
+            Lending::Places => self.places,
+            Lending::Starts => self.rate.map(|rate| rate.burst),
+        }
+    }
+}
+
+impl Rate {
+    /// The time in which the whole burst comes back.
+    fn fill(self) -> Duration {
+        let seconds = f64::from(self.burst) / self.per_second;
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 }
 

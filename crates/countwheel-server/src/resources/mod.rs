@@ -7,6 +7,7 @@ pub(crate) mod cloudevents;
 pub(crate) mod endpoint;
 pub(crate) mod failing;
 pub(crate) mod flows;
+pub(crate) mod loans;
 pub(crate) mod queue;
 pub(crate) mod route;
 pub(crate) mod sealed;
@@ -17,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use countwheel_cluster::NodeId;
 use countwheel_durable::{
     QueueName, Request, RetryPolicy, SettingName, SettingPrecondition, Settings, SettingsVersion,
     Timers,
@@ -238,6 +240,25 @@ impl Catalogue {
     /// The present time of the clock that those go by.
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    /// What is to be told to other nodes of endpoints.
+    pub(crate) fn say(&self) -> Vec<breaker::Said> {
+        let known = self.known();
+        let version = |name: &EndpointName| Some(known.endpoint(name)?.version.0);
+        self.breakers.say(&*self.clock, version)
+    }
+
+    /// What another node says of endpoints. Says whether limits change.
+    pub(crate) fn hear(&self, from: NodeId, said: Vec<breaker::Said>) -> bool {
+        let known = self.known();
+        let version = |name: &EndpointName| Some(known.endpoint(name)?.version.0);
+        self.breakers.hear(from, said, &*self.clock, version)
+    }
+
+    /// Looks for pauses that are over. Says whether limits change.
+    pub(crate) fn half_open(&self) -> bool {
+        self.breakers.half_open_all(&*self.clock)
     }
 
     /// The health of an endpoint, as this process sees it.

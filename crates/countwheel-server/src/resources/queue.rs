@@ -160,6 +160,8 @@ mod tests {
                 source: "/orders".to_owned(),
                 kind: "com.example.order.due".to_owned(),
             }),
+            mode: Mode::Pull,
+            lease: Some(Duration::from_secs(9)),
         };
         let fire = Queue {
             missed: Some(Missed::Fire),

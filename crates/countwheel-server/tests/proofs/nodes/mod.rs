@@ -2,6 +2,7 @@
 //!
 //! The same on a small scale for the nodes of `dev --nodes`, of which nothing is left.
 
+mod limits;
 mod moving;
 mod starts;
 mod troubles;
