@@ -695,6 +695,24 @@ fn a_probe_comes_when_its_pause_is_over() {
     );
 }
 
+#[test]
+fn an_endpoint_asks_to_be_disabled_after_a_while() {
+    let (_directory, _server, mut client) = start();
+    let shop = |after: Value| json!({"url": "http://127.0.0.1:9/", "auto_disable": after});
+    let shown = made(&mut client, SHOP, &shop(json!("120h")));
+    assert_eq!(shown["auto_disable"], "120h");
+    assert!(shown["disabled_reason"].is_null() && shown["disabled_at"].is_null());
+    for after in [json!("59s"), json!("721h"), json!(0)] {
+        let answer = put(&mut client, SHOP, &shop(after.clone()));
+        assert_eq!(answer.json()["errors"][0]["pointer"], "/auto_disable");
+        assert_eq!(
+            answer.problem(),
+            (422, "invalid_setting".to_owned()),
+            "{after}"
+        );
+    }
+}
+
 /// An endpoint may call a status of failure done: then it works.
 #[test]
 fn an_answer_that_the_endpoint_calls_done_is_no_failure_of_it() {
@@ -744,7 +762,7 @@ fn a_timer_of_a_paused_queue_says_so() {
 
 #[test]
 fn an_endpoint_is_tested_beside_its_limits_and_its_health() {
-    let (_directory, _server, mut client) = start();
+    let (_directory, server, mut client) = start();
     let target = Target::answering("503 Service Unavailable");
     let secret = json!([{"id": "a", "secret": SECRET}]);
     let shop = json!({"url": target.url, "disabled": true, "breaker": {"failures": 1},
@@ -777,6 +795,13 @@ fn an_endpoint_is_tested_beside_its_limits_and_its_health() {
     // Nothing is sent but what is there, and nothing is counted.
     client.send("POST", &test, &[], b"").expect(200);
     assert_eq!(target.next().header("timer-attempt"), "1");
+    let url = format!("http://{}", server.address);
+    let mut command = program();
+    command.args(["endpoint", "test", "shop", "--path", "/b", "--server", &url]);
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8(output.stdout).expect("a text");
+    assert!(said.contains("shop  failed  503"), "{said}");
+    assert_eq!(target.next().header("timer-test"), "1");
     assert_eq!(client.get(SHOP).expect(200)["health"]["failures"], 0);
     for (path, body, problem) in [
         ("/v1/endpoints/none:test", "{}", (404, "not_found")),
