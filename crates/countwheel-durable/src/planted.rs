@@ -118,7 +118,7 @@ bugs! {
     FlowHeldUnwoken,
     /// What was not made is not looked at when its time comes.
     FlowHeldForgotten,
-    /// What was not made is looked at again at once.
+    /// The handler of what was not made is asked again at once.
     FlowHeldRestless,
     /// A change of limits while the handler looked is not noticed.
     FlowHeldMissesChange,

@@ -525,7 +525,7 @@ impl Client {
             .await
     }
 
-    /// Has one request sent to an endpoint now, of its JSON as the API takes it.
+    /// Tests an endpoint with one request now, of its JSON as the API takes it.
     ///
     /// # Errors
     /// [`ClientError`].

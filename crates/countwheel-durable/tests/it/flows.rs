@@ -245,6 +245,7 @@ fn what_its_handler_held_uses_up_nothing_and_is_asked_again() {
     let store = MemoryStore::new(7);
     let policy = RetryPolicy::fixed(SECOND)
         .max_attempts(2)
+        .unwrap()
         .max_age(5 * SECOND);
     let timer = Record {
         policy,
@@ -371,7 +372,7 @@ fn a_change_of_limits_wakes_a_scheduler_that_sleeps() {
         ..Config::default()
     };
     let (send, started) = std::sync::mpsc::channel();
-    let handler = inline(move |_: &Attempt| drop(send.send(())));
+    let handler = inline(move |_: &Attempt| send.send(()));
     let clock = Arc::new(SystemClock::new());
     let timers = Timers::open(MemoryStore::new(7), handler, clock, config).unwrap();
     let mut slowest = Duration::ZERO;

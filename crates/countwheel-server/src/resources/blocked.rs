@@ -17,6 +17,8 @@ pub(crate) const LOOK_MIN: Duration = Duration::from_secs(5);
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(60);
 /// So many places are known at a time. The timers of others look again one by one.
 const KNOWN_MAX: usize = 65_536;
+/// A place at which no attempt has looked for so long may have no timers any more.
+const FORGOTTEN: Duration = Duration::from_secs(600);
 
 /// The host and the port of a URL.
 pub(crate) fn place_of(uri: &Uri) -> Option<String> {
@@ -84,6 +86,9 @@ impl Blocked {
             Some(before) => before.wait.saturating_mul(2).min(LOOK_MAX),
             None => LOOK_MIN,
         };
+        if before.is_none() && known.len() >= KNOWN_MAX {
+            known.retain(|_, one| one.until + FORGOTTEN > now);
+        }
         let is_first = before.is_some() || known.len() < KNOWN_MAX;
         if is_first {
             let until = now + wait;

@@ -755,6 +755,41 @@ fn a_target_that_is_allowed_no_longer_is_not_contacted() {
     wait_for_state(&mut server.client(), PATH, "done");
 }
 
+/// Attempts at an endpoint that leads to a refused address failed, and used up the schedule.
+#[test]
+fn an_endpoint_that_is_allowed_no_longer_is_not_contacted() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let target = Target::answering("200 OK");
+    let server = Server::start(&data);
+    let mut client = server.client();
+    let shop = json!({"url": target.url}).to_string();
+    client.json("PUT", "/v1/endpoints/shop", &shop).expect(201);
+    let far = json!({"in": "1h", "target": {"endpoint": "shop"},
+        "retry": {"fixed": 1, "max_attempts": 1}});
+    set(&mut client, &far);
+    server.stop();
+    let server = Server::with(&data, &[]);
+    let mut client = server.client();
+    client
+        .send("POST", &format!("{PATH}:fire"), &[], b"")
+        .expect(202);
+    let held = wait_until_held(&mut client);
+    let told = held["held_by"].as_str().unwrap();
+    let why = "the endpoint shop is not called: deliveries do not go to 127.0.0.1";
+    assert!(told.starts_with(why), "{told}");
+    assert_eq!(held["attempt"], 0);
+    let tested = client
+        .send("POST", "/v1/endpoints/shop:test", &[], b"")
+        .expect(200);
+    assert_eq!(tested["attempt"]["detail"], "target unreachable");
+    assert!(target.quiet_for(Duration::from_millis(100)));
+    server.stop();
+    let server = Server::start(&data);
+    target.next();
+    wait_for_state(&mut server.client(), PATH, "done");
+}
+
 #[test]
 fn no_option_opens_the_metadata_of_a_cloud() {
     let (_directory, _server, mut client) = start();

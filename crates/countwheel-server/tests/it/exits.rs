@@ -327,7 +327,7 @@ fn every_command_that_needs_a_server_says_that_there_is_none() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = format!("http://{}", free.local_addr().unwrap());
     drop(free);
-    let commands: [&[&str]; 17] = [
+    let commands: [&[&str]; 18] = [
         &["set", "k", "--in", "5s", "--post", "http://127.0.0.1:9/"],
         &["move", "k", "--in", "5s"],
         &["remove", "k"],
@@ -341,6 +341,7 @@ fn every_command_that_needs_a_server_says_that_there_is_none() {
         &["endpoint", "put", "shop", "--url", "http://127.0.0.1:9/"],
         &["endpoint", "get", "shop"],
         &["endpoint", "list"],
+        &["endpoint", "test", "shop"],
         &["endpoint", "remove", "shop"],
         &["queue", "put", "--endpoint", "shop"],
         &["queue", "get"],

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use countwheel_time::{Clock, SystemClock};
 use ring::hmac;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -643,7 +644,7 @@ fn a_timer_behind_a_probe_says_what_it_waits_for() {
     let (_directory, _server, mut client) = start();
     let (release, held) = std::sync::mpsc::channel::<()>();
     let target = Target::start(move |number| {
-        if number == 1 {
+        if number == 0 {
             return reply("503 Service Unavailable", "");
         }
         // The probe has no answer until the test is over.
@@ -671,26 +672,45 @@ fn a_timer_behind_a_probe_says_what_it_waits_for() {
 fn a_probe_comes_when_its_pause_is_over() {
     let (_directory, _server, mut client) = start();
     let target = Target::start(|number| match number {
-        1..=4 => reply("503 Service Unavailable", ""),
+        0..4 => reply("503 Service Unavailable", ""),
         _ => reply("200 OK", ""),
     });
     let breaker = json!({"failures": 1, "pause": "100ms", "pause_max": "100ms"});
     made(
         &mut client,
         SHOP,
-        &json!({"url": target.url, "breaker": breaker}),
+        &json!({"url": target.url, "concurrency": 1, "breaker": breaker}),
     );
     fill(&mut client, 0..5, &json!({"endpoint": "shop"}));
-    let began = std::time::Instant::now();
+    let clock = SystemClock::new();
+    let began = clock.now();
     for _ in 0..5 {
         target.next();
     }
-    let lasted = began.elapsed();
+    let lasted = clock.now().saturating_since(began);
     // Four pauses; a second for each would be four seconds.
     assert!(
         lasted < std::time::Duration::from_millis(1_500),
         "{lasted:?}"
     );
+}
+
+#[test]
+fn an_endpoint_asks_to_be_disabled_after_a_while() {
+    let (_directory, _server, mut client) = start();
+    let shop = |after: Value| json!({"url": "http://127.0.0.1:9/", "auto_disable": after});
+    let shown = made(&mut client, SHOP, &shop(json!("120h")));
+    assert_eq!(shown["auto_disable"], "120h");
+    assert!(shown["disabled_reason"].is_null() && shown["disabled_at"].is_null());
+    for after in [json!("59s"), json!("721h"), json!(0)] {
+        let answer = put(&mut client, SHOP, &shop(after.clone()));
+        assert_eq!(answer.json()["errors"][0]["pointer"], "/auto_disable");
+        assert_eq!(
+            answer.problem(),
+            (422, "invalid_setting".to_owned()),
+            "{after}"
+        );
+    }
 }
 
 /// An endpoint may call a status of failure done: then it works.
@@ -742,7 +762,7 @@ fn a_timer_of_a_paused_queue_says_so() {
 
 #[test]
 fn an_endpoint_is_tested_beside_its_limits_and_its_health() {
-    let (_directory, _server, mut client) = start();
+    let (_directory, server, mut client) = start();
     let target = Target::answering("503 Service Unavailable");
     let secret = json!([{"id": "a", "secret": SECRET}]);
     let shop = json!({"url": target.url, "disabled": true, "breaker": {"failures": 1},
@@ -775,6 +795,13 @@ fn an_endpoint_is_tested_beside_its_limits_and_its_health() {
     // Nothing is sent but what is there, and nothing is counted.
     client.send("POST", &test, &[], b"").expect(200);
     assert_eq!(target.next().header("timer-attempt"), "1");
+    let url = format!("http://{}", server.address);
+    let mut command = program();
+    command.args(["endpoint", "test", "shop", "--path", "/b", "--server", &url]);
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8(output.stdout).expect("a text");
+    assert!(said.contains("shop  failed  503"), "{said}");
+    assert_eq!(target.next().header("timer-test"), "1");
     assert_eq!(client.get(SHOP).expect(200)["health"]["failures"], 0);
     for (path, body, problem) in [
         ("/v1/endpoints/none:test", "{}", (404, "not_found")),
