@@ -304,8 +304,8 @@ impl FlowTable {
     pub(super) fn limits_of_changed(&mut self, flows: &[Flow], mut wake: impl FnMut(u64, &Flow)) {
         for flow in flows {
             let one = self.flows.get_mut(flow);
-            let first = one.and_then(|one| one.turn.front_mut());
-            if let Some(first) = first.filter(|first| !first.is_woken) {
+            let first = one.and_then(|one| one.turn.iter_mut().find(|waits| !waits.is_woken));
+            if let Some(first) = first {
                 first.is_woken = true;
                 wake(first.member, flow);
             }

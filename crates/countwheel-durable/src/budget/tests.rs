@@ -308,6 +308,6 @@ fn another_part_of_a_rate_begins_no_burst_and_what_was_used_is_told() {
         places.give_back(&queue, std::slice::from_ref(&flow));
     }
     let before = used(11);
-    assert_eq!((before.running, before.most, before.started), (0, 5, 3));
+    assert_eq!((before.running, before.most, before.started), (0, 5, 1));
     assert_eq!((used(11).most, used(11).started), (0, 0));
 }
