@@ -124,6 +124,7 @@ mod purge;
 mod record;
 mod recurrence;
 mod request;
+mod retention;
 mod runner;
 mod scheduler;
 mod setting;
@@ -174,6 +175,7 @@ pub use request::{
     BatchError, Configured, Due, Forgotten, Moved, Precondition, Request, Response, Set,
     SetOptions, Shift, TimerError, Was,
 };
+pub use retention::{Keep, Retention};
 pub use scheduler::{Event, Ticket};
 pub use setting::{
     Setting, SettingError, SettingName, SettingPrecondition, SettingValue, Settings,

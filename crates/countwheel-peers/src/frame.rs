@@ -16,8 +16,8 @@ use crate::wire::{
     AskCounts, AskHead, QUEUES_MAX, REQUESTS_MAX, WireAnswer, WireCounted, WireCounts, WireRequest,
 };
 
-/// The longest frame, without its length.
-pub(crate) const FRAME_MAX: usize = 8 << 20;
+/// The longest frame, without its length: the longest request of a timer, and what is gathered with it.
+pub(crate) const FRAME_MAX: usize = 24 << 20;
 /// What begins a frame of questions, and one of answers.
 const ASKS: u8 = 1;
 const ANSWERS: u8 = 2;

@@ -35,7 +35,7 @@ use crate::traced::{self, TRACEPARENT, TRACESTATE};
 use crate::wishes::{self, Ignored};
 
 /// How much of an answer is read.
-const ANSWER_MAX_BYTES: usize = 64 << 10;
+pub(crate) const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How often an attempt whose lease is over looks whether it goes on.
 const LEASE_LOOK: Duration = Duration::from_millis(50);
 /// How often an attempt whose endpoint is not there or is disabled looks whether it is back.

@@ -43,7 +43,9 @@ use crate::nodes;
 use crate::places::{Limits, Places};
 use crate::purge;
 use crate::resources::Catalogue;
+use crate::resources::ceilings::Ceilings;
 use crate::resources::flows::DeliveryLimits;
+use crate::resources::queue::LONGEST_JOB;
 use crate::resources::sealed::{BadKeys, Vault};
 use crate::roots::{self, BadAuthorities};
 use crate::scrub::{self, Pace};
@@ -447,6 +449,14 @@ impl Opened {
         }
     }
 
+    /// Into how many shards it is divided.
+    fn shards(&self) -> u16 {
+        match self {
+            Self::Directory(..) => 1,
+            Self::Database(store, _) => store.shards().count(),
+        }
+    }
+
     /// The id of the cluster; 0 of a directory.
     fn cluster(&self) -> u64 {
         match self {
@@ -650,8 +660,15 @@ impl Service {
         let clock = timekeeper.clock();
         let callers = self.front.limits();
         let budget = set_aside(limit, files, self.limits.max_in_flight, callers.connections)?;
+        // Each shard of a cluster may be on a node of its own.
+        let ceilings = Ceilings::new(
+            budget.attempts,
+            store.shards(),
+            self.front.payloads(),
+            self.limits.keep_done,
+        );
         let catalogue = Catalogue::new(self.vault, Arc::new(authorities), Arc::clone(&clock));
-        let catalogue = Arc::new(catalogue);
+        let catalogue = Arc::new(catalogue.with_ceilings(ceilings));
         let handler = HttpHandler::with(
             Handle::current(),
             self.targets.clone(),
@@ -669,6 +686,8 @@ impl Service {
         let limits = Config {
             max_in_flight: budget.attempts,
             flows: Some(Arc::<DeliveryLimits>::clone(&flows)),
+            retention: Some(Arc::<Catalogue>::clone(&catalogue)),
+            max_payload: LONGEST_JOB,
             ..self.limits.clone()
         };
         let Running {
@@ -755,6 +774,7 @@ impl Service {
         let app = app.with_snapshots(self.snapshots).with_moves(moves);
         let app = app.with_catalogue(Arc::clone(&catalogue), Arc::clone(&flows));
         let app = app.with_body_bytes(self.front.body_bytes());
+        let app = app.with_answers(self.keep_answers);
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
         let mut upkeep = JoinSet::new();

@@ -28,6 +28,7 @@ pub mod ages;
 mod failure;
 pub mod flows;
 pub mod idle;
+mod keeps;
 pub mod machine;
 pub mod model;
 pub mod nodes;
@@ -44,4 +45,5 @@ pub mod world;
 pub mod year;
 
 pub use failure::{Failure, panic_text};
+pub use keeps::Keeps;
 pub use random::Random;

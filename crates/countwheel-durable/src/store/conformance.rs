@@ -1501,6 +1501,7 @@ fn dead(at: u64) -> State {
     State::Dead {
         at: micros(at),
         reason: DeadReason::Exhausted,
+        keep_until: None,
     }
 }
 
@@ -1556,10 +1557,17 @@ pub fn varied_records() -> Vec<Record> {
     let dead = reasons.map(|reason| State::Dead {
         at: micros(8),
         reason,
+        keep_until: None,
     });
+    let kept = State::Dead {
+        at: micros(8),
+        reason: DeadReason::Stopped,
+        keep_until: Some(micros(10)),
+    };
     let states = [State::Pending, State::Delivering, done(9)]
         .into_iter()
-        .chain(dead);
+        .chain(dead)
+        .chain([kept]);
     let results = [
         AttemptResult::Done,
         AttemptResult::Failed,

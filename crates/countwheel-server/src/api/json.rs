@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 84] = [
+const KNOWN_NAMES: [&str; 87] = [
     "accept_loss",
     "adaptive",
     "at",
@@ -266,7 +266,9 @@ const KNOWN_NAMES: [&str; 84] = [
     "concurrency",
     "content_type",
     "cron",
+    "dead",
     "disabled",
+    "done",
     "dry_run",
     "due_after",
     "due_before",
@@ -310,6 +312,7 @@ const KNOWN_NAMES: [&str; 84] = [
     "queue",
     "rate",
     "repeats",
+    "retention",
     "retry",
     "schedule",
     "schema",

@@ -22,6 +22,7 @@ pub(crate) struct Problem {
     state: Option<StateKind>,
     revision: Option<Revision>,
     purge: Option<Value>,
+    ceiling: Option<Value>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -65,6 +66,7 @@ pub(crate) enum Code {
     LastNode,
     InvalidEndpoint,
     InvalidSetting,
+    AboveCeiling,
     InUse,
     NotEmpty,
     SecretKeyRequired,
@@ -153,6 +155,11 @@ impl Code {
                 S::UNPROCESSABLE_ENTITY,
                 "Invalid setting",
             ),
+            Self::AboveCeiling => (
+                "above_ceiling",
+                S::UNPROCESSABLE_ENTITY,
+                "Above the ceiling of the service",
+            ),
             Self::InUse => ("in_use", S::CONFLICT, "In use"),
             Self::NotEmpty => ("not_empty", S::CONFLICT, "Queue is not empty"),
             Self::SecretKeyRequired => (
@@ -173,7 +180,14 @@ impl Problem {
             state: None,
             revision: None,
             purge: None,
+            ceiling: None,
         }
+    }
+
+    /// The same with the ceiling that forbids the request.
+    pub(crate) fn with_ceiling(mut self, ceiling: impl Into<Value>) -> Self {
+        self.ceiling = Some(ceiling.into());
+        self
     }
 
     /// The same with the state of the timer, which forbids the request.
@@ -229,6 +243,8 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     purge: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    ceiling: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<[FieldError<'a>; 1]>,
 }
 
@@ -250,6 +266,7 @@ impl IntoResponse for Problem {
             state: self.state,
             revision: self.revision,
             purge: self.purge.as_ref(),
+            ceiling: self.ceiling.as_ref(),
             errors: self.pointer.as_deref().map(|pointer| {
                 [FieldError {
                     pointer,

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use countwheel_durable::store::{Before, Change, Filter, Shard, Store};
-use countwheel_durable::{Record, Shards, State, TimerName};
+use countwheel_durable::{Record, Shards, TimerName};
 use countwheel_postgres::ArrivalLane;
 use countwheel_time::Timestamp;
 
@@ -124,9 +124,9 @@ impl Way<'_> {
     }
 }
 
-/// Whether it is done and was kept for long enough: it is gone for whoever asks.
+/// Whether it is done or dead and was kept for long enough: it is gone for whoever asks.
 fn is_past(record: &Record, now: Timestamp) -> bool {
-    matches!(record.state, State::Done { keep_until, .. } if keep_until <= now)
+    record.is_over(now)
 }
 
 /// Calls `read`, which sends timers, and writes them on the lanes. Once it has returned, all are written.
@@ -195,9 +195,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, LazyLock};
 
-    use countwheel_durable::Revision;
     use countwheel_durable::store::MemoryStore;
     use countwheel_durable::store::conformance::varied_records;
+    use countwheel_durable::{Revision, State};
     use parking_lot::Mutex;
 
     use super::*;

@@ -19,6 +19,16 @@ const ENDPOINT: &str = "endpoint ";
 const NOWHERE: &str = "nowhere ";
 const REFUSED: &str = "refused ";
 const SERIAL: &str = "serial ";
+/// The flow of all attempts with a large payload, and what the names of those to one place begin with.
+const LARGE: &str = "large";
+const LARGE_TO: &str = "large to ";
+
+/// Attempts whose payloads are longer have limits of their own: the request of an attempt is in memory.
+const LARGE_FROM: usize = 2 << 20;
+/// How many of them run at a time in a process.
+pub(crate) const LARGE_AT_ONCE: u32 = 8;
+/// How many of those go to one place, so that one that hangs leaves some to the others.
+pub(crate) const LARGE_TO_ONE: u32 = 4;
 
 /// The limits of all flows of a service.
 #[derive(Debug)]
@@ -133,6 +143,10 @@ impl DeliveryLimits {
                 None => Flow::new(format!("{NOWHERE}{}", name.queue)),
             }),
         };
+        if payload.len() > LARGE_FROM {
+            let to = own.as_ref().map_or("", Flow::as_str);
+            flows.extend([Flow::new(LARGE), Flow::new(format!("{LARGE_TO}{to}"))]);
+        }
         flows.extend(own);
         let Extras {
             serial_key,
@@ -177,11 +191,23 @@ impl Flows for DeliveryLimits {
                 ..FlowLimits::default()
             };
         }
+        let of_process = match text {
+            LARGE => Some(LARGE_AT_ONCE),
+            _ => text.starts_with(LARGE_TO).then_some(LARGE_TO_ONE),
+        };
+        if of_process.is_some() {
+            return FlowLimits {
+                at_once: of_process,
+                ..FlowLimits::default()
+            };
+        }
         let (concurrency, rate, shared) = if let Some(queue) = text.strip_prefix(QUEUE) {
             let queue = QueueName::from_text(queue).ok();
             let entry = queue.and_then(|queue| known.queue(&queue));
             let queue = entry.and_then(|entry| entry.what.as_deref());
-            let limits = queue.map(|queue| (queue.concurrency, queue.rate));
+            let ceilings = self.catalogue.ceilings();
+            let limits =
+                queue.map(|queue| (ceilings.concurrency_of(queue.concurrency), queue.rate));
             let (concurrency, rate) = limits.unwrap_or_default();
             (concurrency, rate, false)
         } else {
@@ -192,7 +218,11 @@ impl Flows for DeliveryLimits {
                 .and_then(|name| self.catalogue.breakers().at_once(name));
             let entry = name.and_then(|name| known.endpoint(&name));
             let endpoint = entry.and_then(|entry| entry.what.as_deref());
-            let limits = endpoint.map(|it| (it.settings.concurrency, it.settings.rate));
+            let ceilings = self.catalogue.ceilings();
+            let limits = endpoint.map(|it| {
+                let concurrency = ceilings.concurrency_of(it.settings.concurrency);
+                (concurrency, it.settings.rate)
+            });
             let (concurrency, rate) = limits.unwrap_or_default();
             if let Some(probes) = probes {
                 return FlowLimits {

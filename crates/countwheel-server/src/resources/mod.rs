@@ -2,6 +2,7 @@
 //! for each of their versions.
 
 pub(crate) mod breaker;
+pub(crate) mod ceilings;
 pub(crate) mod cloudevents;
 pub(crate) mod endpoint;
 pub(crate) mod flows;
@@ -16,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_durable::{
-    QueueName, Request, RetryPolicy, SettingName, SettingPrecondition, Settings, SettingsVersion,
-    Timers,
+    Keep, QueueName, Request, Retention, RetryPolicy, SettingName, SettingPrecondition, Settings,
+    SettingsVersion, Timers,
 };
 use countwheel_time::{Clock, Instant};
 use parking_lot::{Mutex, RwLock};
@@ -26,6 +27,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use self::breaker::{Breakers, Health};
+use self::ceilings::Ceilings;
 use self::endpoint::{Endpoint, EndpointName, Opened};
 use self::queue::Queue;
 use self::sealed::Vault;
@@ -188,6 +190,20 @@ pub(crate) struct Catalogue {
     roots: Arc<RootCertStore>,
     clock: Arc<dyn Clock>,
     breakers: Breakers,
+    ceilings: Ceilings,
+}
+
+/// How long a queue keeps what has ended, as its settings are when it ends.
+impl Retention for Catalogue {
+    fn keep(&self, queue: &QueueName) -> Keep {
+        let known = self.known();
+        let settings = known.queue(queue).and_then(|entry| entry.what.as_deref());
+        let kept = settings.and_then(|settings| self.ceilings.retention_of(settings));
+        kept.map_or_else(Keep::default, |kept| Keep {
+            done: kept.done,
+            dead: kept.dead,
+        })
+    }
 }
 
 impl Catalogue {
@@ -200,7 +216,19 @@ impl Catalogue {
             roots,
             clock,
             breakers: Breakers::default(),
+            ceilings: Ceilings::default(),
         }
+    }
+
+    /// The same, with other ceilings than those of the defaults of the flags.
+    pub(crate) fn with_ceilings(mut self, ceilings: Ceilings) -> Self {
+        self.ceilings = ceilings;
+        self
+    }
+
+    /// How far settings may go here.
+    pub(crate) fn ceilings(&self) -> &Ceilings {
+        &self.ceilings
     }
 
     /// What this process has seen of the endpoints.

@@ -18,6 +18,7 @@ mod nodes_long;
 mod noise;
 mod process;
 mod purge;
+mod queues;
 mod receivers;
 mod refusals;
 mod resources;

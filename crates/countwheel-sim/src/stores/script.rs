@@ -408,6 +408,7 @@ fn dead() -> State {
     State::Dead {
         at: Timestamp::from_micros(9_000_000),
         reason: DeadReason::Stopped,
+        keep_until: None,
     }
 }
 
