@@ -38,6 +38,8 @@ pub(crate) enum BodyError {
     State { column: i8 },
     #[error("a column of a row is not as it was written")]
     Checksum,
+    #[error("a record is not as its version (record version {0}) writes it")]
+    Version(u8),
 }
 
 /// In the order in which they are written.
@@ -169,6 +171,10 @@ pub(crate) fn decode(columns: Columns, body: &[u8]) -> Result<Record, BodyError>
     }
     if !rest.is_empty() {
         return Err(BodyError::Trailing(rest.len()));
+    }
+    // The checksum does not cover the version.
+    if (version == VERSION) != read.state.came_later() {
+        return Err(BodyError::Version(version));
     }
     let column = columns.state;
     if kind_of(column) != Some(read.state.kind()) {

@@ -272,6 +272,8 @@ impl Sender {
         let Ok(job) = Job::decode(&delivery.attempt.payload) else {
             return stopped("the stored request cannot be read");
         };
+        // A long one is in memory once for as long as the attempt takes.
+        delivery.attempt.payload = Vec::new();
         // An endpoint may go away between the claim of an attempt and here: it is no fault of the receiver, and uses
         // up nothing. The attempt goes on when its timer would.
         let route = loop {

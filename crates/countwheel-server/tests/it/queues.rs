@@ -56,7 +56,7 @@ fn wait_until_gone(client: &mut Client, path: &str) {
 #[test]
 fn a_queue_says_how_long_its_timers_are_kept() {
     let (directory, server, mut client) = start();
-    let retention = json!({"done": "1h", "dead": "30d"});
+    let retention = json!({"done": "1h", "dead": "720h"});
     let shown = made(&mut client, ORDERS, &json!({"retention": retention}));
     assert_eq!(shown["retention"], retention);
     let good = Target::answering("200 OK");
@@ -161,7 +161,7 @@ fn the_flags_are_ceilings_of_what_queues_and_endpoints_say() {
         (&shown["concurrency"], &shown["payload_limit"]),
         (&json!(10), &json!(2 * MIB))
     );
-    assert_eq!(shown["retention"], json!({"done": "1h", "dead": "9d"}));
+    assert_eq!(shown["retention"], json!({"done": "1h", "dead": "216h"}));
     assert_eq!(client.get(endpoint).expect(200)["concurrency"], 10);
     let body = "x".repeat(2 * MIB + 1);
     let set = json!({"in": "1h", "target": {"url": "http://127.0.0.1:1/"}, "body": body});
@@ -349,7 +349,7 @@ fn a_spread_at_the_far_limit_says_how_far_it_went() {
     let timer = client.get(TIMER).expect(200);
     assert_eq!(
         (&timer["spread"], &timer["spread_drawn"]),
-        (&json!("1d"), &json!("0s"))
+        (&json!("24h"), &json!("0s"))
     );
     assert_eq!(timer["due"], set["due"]);
     // So near to it that hardly any draw has room.
