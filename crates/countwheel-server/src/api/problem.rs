@@ -414,7 +414,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 41] = [
+    const ALL: [Code; 42] = [
         Code::Malformed,
         Code::InvalidKey,
         Code::InvalidQueue,
@@ -453,6 +453,7 @@ mod tests {
         Code::LastNode,
         Code::InvalidEndpoint,
         Code::InvalidSetting,
+        Code::AboveCeiling,
         Code::InUse,
         Code::NotEmpty,
         Code::SecretKeyRequired,

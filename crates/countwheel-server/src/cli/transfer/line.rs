@@ -773,8 +773,15 @@ mod tests {
             let fields = timer(text, 1, NOW, revives).unwrap().unwrap().fields;
             serde_json::from_str::<Value>(&fields).unwrap()
         };
-        assert_eq!(fields(true), json!({"in": 0, "retry": {}}));
+        let target = json!({"endpoint": null});
+        assert_eq!(
+            fields(true),
+            json!({"in": 0, "retry": {}, "target": target})
+        );
         let at = "2026-03-01T12:00:00Z";
-        assert_eq!(fields(false), json!({"at": at, "retry": {}}));
+        assert_eq!(
+            fields(false),
+            json!({"at": at, "retry": {}, "target": target})
+        );
     }
 }
