@@ -14,7 +14,7 @@ use axum::Router;
 use countwheel_cluster::{ClusterClock, Node, NodeConfig, NodeId, RegistryError};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Durability, OnDisk, OpenFiles, Store, StoreError};
-use countwheel_durable::{Config, Health, Loss, StateKind, Timers};
+use countwheel_durable::{Config, Health, Loss, Settings, SettingsVersion, StateKind, Timers};
 use countwheel_peers::{Forwarder, PeerServer, PeersConfig, PeersError};
 use countwheel_postgres::{
     PostgresError, PostgresOptions, PostgresRegistry, PostgresServer, PostgresStore,
@@ -449,6 +449,16 @@ impl Opened {
         }
     }
 
+    /// What is stored of queues and endpoints; `None` if nothing is, or it cannot be read yet.
+    fn settings(&self) -> Option<Settings> {
+        let none = SettingsVersion(0);
+        let settings = match self {
+            Self::Directory(store, ..) => store.settings(none),
+            Self::Database(store, _) => store.settings(none),
+        };
+        settings.ok().flatten()
+    }
+
     /// Into how many shards it is divided.
     fn shards(&self) -> u16 {
         match self {
@@ -669,6 +679,9 @@ impl Service {
         );
         let catalogue = Catalogue::new(self.vault, Arc::new(authorities), Arc::clone(&clock));
         let catalogue = Arc::new(catalogue.with_ceilings(ceilings));
+        if let Some(settings) = store.settings() {
+            catalogue.begin(&settings);
+        }
         let handler = HttpHandler::with(
             Handle::current(),
             self.targets.clone(),

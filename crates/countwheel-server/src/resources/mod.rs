@@ -304,6 +304,12 @@ impl Catalogue {
         looked.unwrap_or_else(|_| self.known())
     }
 
+    /// Knows what is stored before the first timer starts, or is given up and asks how long it is kept.
+    pub(crate) fn begin(&self, settings: &Settings) {
+        let now = Resources::of(settings, &self.known(), &self.vault, &self.roots);
+        *self.known.write() = Arc::new(now);
+    }
+
     fn look(&self, timers: &Timers) {
         let settings = timers.settings();
         let before = self.known();

@@ -107,6 +107,30 @@ fn a_queue_says_how_long_its_timers_are_kept() {
     }
 }
 
+/// What is given up while the service starts is kept as its queue says, too.
+#[test]
+fn what_is_missed_at_a_start_is_kept_as_long_as_its_queue_says() {
+    let (directory, server, mut client) = start();
+    made(&mut client, ORDERS, &json!({"retention": {"dead": "1h"}}));
+    let set = json!({
+        "in": "700ms", "missed": {"skip_if_older_than": "1ms"}, "target": {"url": "http://127.0.0.1:1/"},
+    });
+    let names: Vec<String> = (0..20).map(|number| format!("{TIMER}{number}")).collect();
+    for name in &names {
+        made(&mut client, name, &set);
+    }
+    drop(server);
+    for _ in 0..100 {
+        pause();
+    }
+    let (_server, mut client) = serve(&directory, &[]);
+    for name in &names {
+        let timer = wait_for_state(&mut client, name, "dead");
+        assert_eq!(timer["dead_reason"], "missed");
+        assert!(timer["keep_until"].is_string(), "{timer}");
+    }
+}
+
 #[test]
 fn a_queue_says_what_becomes_of_runs_that_overlap() {
     let (_directory, _server, mut client) = start();
