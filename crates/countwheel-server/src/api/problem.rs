@@ -22,7 +22,7 @@ pub(crate) struct Problem {
     state: Option<StateKind>,
     revision: Option<Revision>,
     purge: Option<Value>,
-    ceiling: Option<Value>,
+    ceiling: Option<Box<Value>>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -186,7 +186,7 @@ impl Problem {
 
     /// The same with the ceiling that forbids the request.
     pub(crate) fn with_ceiling(mut self, ceiling: impl Into<Value>) -> Self {
-        self.ceiling = Some(ceiling.into());
+        self.ceiling = Some(Box::new(ceiling.into()));
         self
     }
 
@@ -266,7 +266,7 @@ impl IntoResponse for Problem {
             state: self.state,
             revision: self.revision,
             purge: self.purge.as_ref(),
-            ceiling: self.ceiling.as_ref(),
+            ceiling: self.ceiling.as_deref(),
             errors: self.pointer.as_deref().map(|pointer| {
                 [FieldError {
                     pointer,

@@ -17,7 +17,7 @@ use crate::time::format_duration;
 pub(crate) const PAYLOAD_MAX_BYTES: u64 = 16 << 20;
 /// The longest request of a timer as it is stored: the longest body, and everything else. Also where the ceiling is
 /// lower: a node of a cluster takes what another one has accepted.
-pub(crate) const LONGEST_JOB: usize = (PAYLOAD_MAX_BYTES as usize) + (1 << 20);
+pub(crate) const LONGEST_JOB: usize = 17 << 20;
 /// The longest time for which dead timers are kept that are not kept for good.
 pub(crate) const KEEP_DEAD_MAX: Duration = Duration::from_secs(3_650 * 86_400);
 /// The version of the stored form.
