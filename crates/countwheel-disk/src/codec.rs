@@ -20,8 +20,12 @@ use crate::{
 use crate::{Filter, Position, Shard};
 
 /// The latest version of the record's bytes. This code reads those before as well, and writes this one
-/// for a record that has the answer of an attempt: the answers stand behind what version 4 has.
-const VERSION: u8 = 5;
+/// for a dead record that is not kept for good: earlier programs know no such state. Behind what version 4
+/// has, there are the answers of attempts, also if there are none.
+const VERSION: u8 = 6;
+/// What any other record is written as that has the answer of an attempt: the answers stand behind what
+/// version 4 has.
+const VERSION_5: u8 = 5;
 /// What a record without an answer is written as whose retry policy version 3 has no words for: a
 /// program that knows only that one says so, and does not take the record for damaged.
 const VERSION_4: u8 = 4;
@@ -72,7 +76,7 @@ pub(super) fn encode_into(record: &Record, out: &mut Vec<u8>) {
     out.push(version_of(record));
     postcard::serialize_with_flavor(record, Append(out))
         .expect("a record holds nothing postcard cannot write");
-    if out[begins_at] == VERSION {
+    if matches!(out[begins_at], VERSION_5 | VERSION) {
         let answers = stored_answers::of(&record.attempts);
         postcard::serialize_with_flavor(&answers, Append(out))
             .expect("an answer is nothing that postcard cannot write");
@@ -82,8 +86,10 @@ pub(super) fn encode_into(record: &Record, out: &mut Vec<u8>) {
 }
 
 fn version_of(record: &Record) -> u8 {
-    if stored_answers::are_in(&record.attempts) {
+    if record.state.came_later() {
         VERSION
+    } else if stored_answers::are_in(&record.attempts) {
+        VERSION_5
     } else if stored_policy::came_later(&record.policy) {
         VERSION_4
     } else {
@@ -124,7 +130,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
         VERSION_2 => postcard::take_from_bytes::<RecordV2>(content)
             .map(|(record, rest)| (Record::from(record), rest)),
         VERSION_3 | VERSION_4 => postcard::take_from_bytes(content),
-        _ => return with_answers(content),
+        version => return with_answers(version, content),
     }
     .map_err(CodecError::Content)?;
     match rest.len() {
@@ -134,12 +140,15 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Record, CodecError> {
 }
 
 /// The record of these bytes, behind which its answers stand.
-fn with_answers(content: &[u8]) -> Result<Record, CodecError> {
+fn with_answers(version: u8, content: &[u8]) -> Result<Record, CodecError> {
     let (mut record, rest): (Record, _) =
         postcard::take_from_bytes(content).map_err(CodecError::Content)?;
     let (answers, rest): (StoredAnswers, _) =
         postcard::take_from_bytes(rest).map_err(CodecError::Content)?;
-    stored_answers::put_back(answers, &mut record.attempts).map_err(CodecError::Answers)?;
+    let has_none = version == VERSION && answers.is_empty();
+    if !has_none {
+        stored_answers::put_back(answers, &mut record.attempts).map_err(CodecError::Answers)?;
+    }
     match rest.len() {
         0 => Ok(record),
         bytes => Err(CodecError::Trailing { bytes }),
@@ -319,8 +328,7 @@ impl Indexed {
         };
         let (at, clock) = match head.state {
             State::Pending | State::Delivering => (Some(head.due), due_clock),
-            State::Done { keep_until, .. } => (Some(keep_until), DueClock::Wall),
-            State::Dead { .. } => (None, DueClock::Wall),
+            State::Done { .. } | State::Dead { .. } => (head.state.kept_until(), DueClock::Wall),
         };
         let indexed = Self {
             kind: head.state.kind(),
@@ -357,7 +365,7 @@ fn checked(bytes: &[u8]) -> Result<(u8, &[u8]), CodecError> {
 
 fn known(version: u8) -> Result<(), CodecError> {
     match version {
-        VERSION_1 | VERSION_2 | VERSION_3 | VERSION_4 | VERSION => Ok(()),
+        VERSION_1..=VERSION => Ok(()),
         version => Err(CodecError::LaterVersion { version }),
     }
 }
@@ -602,7 +610,10 @@ mod tests {
             ends.last().expect("one has ended").answer = answer;
         };
         for mut record in varied_records().into_iter().skip(34) {
-            if record.attempts.is_empty() || stored_answers::are_in(&record.attempts) {
+            if record.attempts.is_empty()
+                || stored_answers::are_in(&record.attempts)
+                || record.state.came_later()
+            {
                 continue;
             }
             let without = encode(&record);
@@ -612,7 +623,7 @@ mod tests {
             let content = without.len() - CRC_BYTES;
             assert_eq!(
                 (with[0], &with[1..content]),
-                (VERSION, &without[1..content])
+                (VERSION_5, &without[1..content])
             );
             // How many, and of each the place, the length and the bytes.
             let place = record.attempts.iter().rposition(|it| it.ended.is_some());
@@ -621,12 +632,30 @@ mod tests {
             assert_eq!(with[content..with.len() - CRC_BYTES], answers);
             assert_eq!(decode(&with), Ok(record.clone()));
             // No answer is written under this version: a record has one form.
-            let none = [&[VERSION][..], &without[1..content], &[0]].concat();
+            let none = [&[VERSION_5][..], &without[1..content], &[0]].concat();
             let refused = CodecError::Answers(stored_answers::Misplaced);
             assert_eq!(decode(&sealed(&none)), Err(refused));
             answer(&mut record.attempts, None);
             assert_eq!(encode(&record), without);
         }
+    }
+
+    /// Programs before know no such state, and must not take the record for damaged.
+    #[test]
+    fn a_dead_record_that_is_not_kept_for_good_is_of_version_6() {
+        let mut seen = [false; 2];
+        for record in varied_records() {
+            let bytes = encode(&record);
+            assert_eq!(bytes[0] == VERSION, record.state.came_later());
+            if bytes[0] == VERSION {
+                let has_answers = stored_answers::are_in(&record.attempts);
+                seen[usize::from(has_answers)] = true;
+                // How many answers there are stands there in any case.
+                let last = bytes[bytes.len() - CRC_BYTES - 1];
+                assert!(has_answers || last == 0);
+            }
+        }
+        assert_eq!(seen, [true; 2]);
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub(super) fn record_of(
         state: State::Dead {
             at: never,
             reason: DeadReason::Stopped,
+            keep_until: None,
         },
         created: never,
         due: never,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::Flows;
 use crate::store::DueScan;
+use crate::{Flows, Retention};
 
 /// What bounds a scheduler. The defaults suit a service of one process.
 ///
@@ -73,6 +73,9 @@ pub struct Config {
     pub suspect_hold: Duration,
     /// The limits of attempts by where they go. Default none.
     pub flows: Option<Arc<dyn Flows>>,
+    /// How long timers of a queue are kept once they have ended. Default none: a done timer for
+    /// [`keep_done`](Self::keep_done), a dead one until it is removed.
+    pub retention: Option<Arc<dyn Retention>>,
     /// The seed of the jitter. Default 0: give a random one, so that not all processes
     /// draw the same.
     pub seed: u64,
@@ -111,6 +114,7 @@ impl Default for Config {
             max_interruptions: 10,
             suspect_hold: Duration::from_secs(1),
             flows: None,
+            retention: None,
             seed: 0,
         }
     }

@@ -125,6 +125,7 @@ mod purge;
 mod record;
 mod recurrence;
 mod request;
+mod retention;
 mod runner;
 mod scheduler;
 mod setting;
@@ -175,6 +176,7 @@ pub use request::{
     BatchError, Configured, Due, Extended, Forgotten, Moved, Precondition, Request, Response, Set,
     SetOptions, Settled, Shift, TimerError, Was,
 };
+pub use retention::{Keep, Retention};
 pub use scheduler::{Event, Ticket};
 pub use setting::{
     Setting, SettingError, SettingName, SettingPrecondition, SettingValue, Settings,

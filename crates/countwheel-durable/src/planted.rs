@@ -162,6 +162,16 @@ bugs! {
     WaitingCountsAsInterrupted,
     /// A done timer whose retention has ended is there until it is forgotten.
     RetentionEndsLate,
+    /// A queue keeps its done timers as long as others do, whatever it says.
+    DoneKeptAsOthers,
+    /// A queue keeps its done timers for longer than any may be kept.
+    DoneKeptTooLong,
+    /// A queue keeps its dead timers for good, whatever it says.
+    DeadKeptForGood,
+    /// The end of the retention of a dead timer is noticed after a restart alone.
+    DeadWakeNobody,
+    /// A dead timer whose retention has ended is looked at, and stays.
+    DeadStayForGood,
     /// A deadline that has passed already is taken for now.
     PassedTimeForgotten,
     /// A queue that has had its share of the attempts that run counts as held for good.

@@ -129,8 +129,6 @@ const PURGE: &str = "purge/";
 const PROGRESS: &str = "purged/";
 /// The version of both stored forms.
 const FORMAT: u8 = 1;
-/// How long a purge is shown that is through, in microseconds.
-const SHOWN_MICROS: u64 = 3_600_000_000;
 
 /// How often it is looked whether the owners of other shards have seen a purge, and how long between.
 const LOOKS: usize = 100;
@@ -431,11 +429,17 @@ impl Stored {
     }
 }
 
+impl Purge {
+    /// How long a purge is shown that is through.
+    pub const SHOWN_FOR: Duration = Duration::from_secs(3_600);
+}
+
 impl Asked {
     /// Whether it need not be shown any more.
     pub(crate) fn is_over(&self, wall: Timestamp) -> bool {
-        let since = |ended: Ended| wall.as_micros().saturating_sub(ended.at.as_micros());
-        self.ended.is_some_and(|ended| since(ended) >= SHOWN_MICROS)
+        let since = |ended: Ended| wall.saturating_since(ended.at);
+        self.ended
+            .is_some_and(|ended| since(ended) >= Purge::SHOWN_FOR)
     }
 }
 

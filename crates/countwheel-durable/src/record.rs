@@ -100,6 +100,7 @@ impl fmt::Display for TimerId {
 
 /// Where a timer stands. The diagram is in `docs/timer-states.md`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(from = "StoredState", into = "StoredState")]
 pub enum State {
     /// Waits for its deadline, or for the next attempt.
     Pending,
@@ -112,13 +113,85 @@ pub enum State {
         /// Until when the record is kept for those who ask.
         keep_until: Timestamp,
     },
-    /// Given up. Kept until removed, replaced or revived.
+    /// Given up. Kept until removed, replaced or revived, or as long as its queue keeps the dead.
     Dead {
         /// When.
         at: Timestamp,
         /// Why.
         reason: DeadReason,
+        /// Until when the record is kept at the most. `None`: for good.
+        keep_until: Option<Timestamp>,
     },
+}
+
+/// A state as it is stored. Variants are added behind the last: their numbers are in the bytes of records.
+#[derive(Serialize, Deserialize)]
+enum StoredState {
+    Pending,
+    Delivering,
+    Done {
+        at: Timestamp,
+        keep_until: Timestamp,
+    },
+    /// Dead, and kept for good.
+    Dead {
+        at: Timestamp,
+        reason: DeadReason,
+    },
+    /// Dead, and kept until then. Earlier programs know no such state.
+    DeadUntil {
+        at: Timestamp,
+        reason: DeadReason,
+        keep_until: Timestamp,
+    },
+}
+
+impl From<State> for StoredState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Pending => Self::Pending,
+            State::Delivering => Self::Delivering,
+            State::Done { at, keep_until } => Self::Done { at, keep_until },
+            State::Dead {
+                at,
+                reason,
+                keep_until: None,
+            } => Self::Dead { at, reason },
+            State::Dead {
+                at,
+                reason,
+                keep_until: Some(keep_until),
+            } => Self::DeadUntil {
+                at,
+                reason,
+                keep_until,
+            },
+        }
+    }
+}
+
+impl From<StoredState> for State {
+    fn from(stored: StoredState) -> Self {
+        match stored {
+            StoredState::Pending => Self::Pending,
+            StoredState::Delivering => Self::Delivering,
+            StoredState::Done { at, keep_until } => Self::Done { at, keep_until },
+            StoredState::Dead { at, reason } => Self::Dead {
+                at,
+                reason,
+                keep_until: None,
+            },
+            StoredState::DeadUntil {
+                at,
+                reason,
+                keep_until,
+            } => Self::Dead {
+                at,
+                reason,
+                keep_until: Some(keep_until),
+            },
+        }
+    }
 }
 
 impl State {
@@ -131,6 +204,30 @@ impl State {
             Self::Done { .. } => StateKind::Done,
             Self::Dead { .. } => StateKind::Dead,
         }
+    }
+
+    /// Until when a record in this state is kept. `None` if it is not done and not dead, or is dead and kept for
+    /// good.
+    #[must_use]
+    pub fn kept_until(&self) -> Option<Timestamp> {
+        match *self {
+            Self::Pending | Self::Delivering => None,
+            Self::Done { keep_until, .. } => Some(keep_until),
+            Self::Dead { keep_until, .. } => keep_until,
+        }
+    }
+
+    /// Whether this is a state that the form of records before it has no words for: a dead timer that is not kept
+    /// for good. A store says so in the version of the record.
+    #[must_use]
+    pub fn came_later(&self) -> bool {
+        matches!(
+            self,
+            Self::Dead {
+                keep_until: Some(_),
+                ..
+            }
+        )
     }
 }
 
@@ -353,7 +450,7 @@ impl AttemptResult {
 ///     name: TimerName::new("orders", "order-42")?,
 ///     id: TimerId { store: 7, set: Revision(1) },
 ///     revision: Revision(1),
-///     state: State::Dead { at: at(15), reason: DeadReason::Stopped },
+///     state: State::Dead { at: at(15), reason: DeadReason::Stopped, keep_until: None },
 ///     created: at(0),
 ///     due: at(10),
 ///     clock: DueClock::Wall,
@@ -427,11 +524,11 @@ impl Record {
         self.payload.len() + answer::bytes_of(&self.attempts)
     }
 
-    /// Whether it is done and its retention has ended by `wall`. It is forgotten soon, and gone for
+    /// Whether it is done or dead and its retention has ended by `wall`. It is forgotten soon, and gone for
     /// whoever asks.
-    pub(crate) fn is_over(&self, wall: Timestamp) -> bool {
-        matches!(self.state, State::Done { keep_until, .. } if keep_until <= wall)
-            && !planted!(RetentionEndsLate)
+    #[must_use]
+    pub fn is_over(&self, wall: Timestamp) -> bool {
+        self.state.kept_until().is_some_and(|until| until <= wall) && !planted!(RetentionEndsLate)
     }
 
     /// Whether the delivery, of this run if it comes again, waits for its first attempt.
@@ -460,7 +557,7 @@ impl Record {
         }
     }
 
-    /// The clock by which [`wake`](Self::wake) is meant: how long a done record is kept goes by
+    /// The clock by which [`wake`](Self::wake) is meant: how long a done or dead record is kept goes by
     /// the wall clock, whatever its deadline went by.
     #[must_use]
     pub fn wake_clock(&self) -> DueClock {
@@ -471,7 +568,7 @@ impl Record {
     }
 
     /// The point at which the scheduler must look at this record again: its deadline, or
-    /// the end of its retention. `None` for the dead, which wait for nothing.
+    /// the end of its retention. `None` for the dead that are kept for good: they wait for nothing.
     ///
     /// A record in delivery keeps the deadline of its attempt, so that one interrupted by
     /// the end of the process is found again among the overdue.
@@ -479,8 +576,7 @@ impl Record {
     pub fn wake(&self) -> Option<Wake> {
         let at = match self.state {
             State::Pending | State::Delivering => self.due,
-            State::Done { keep_until, .. } => keep_until,
-            State::Dead { .. } => return None,
+            State::Done { .. } | State::Dead { .. } => self.state.kept_until()?,
         };
         Some(Wake {
             at,

@@ -34,8 +34,8 @@ use crate::trouble::Noticed;
 use crate::window::{Room, Window};
 use crate::{
     Answer, Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason,
-    DueClock, Missed, NextRun, Outcome, QueueName, Record, Recurrence, Request, Response, Revision,
-    Run, Settings, State, StateKind, Stats, TimerError, Verdict, Wake, policy,
+    DueClock, Keep, Missed, NextRun, Outcome, QueueName, Record, Recurrence, Request, Response,
+    Revision, Run, Settings, State, StateKind, Stats, TimerError, Verdict, Wake, policy,
 };
 use countwheel_time::Random;
 use parking_lot::Mutex;
@@ -845,7 +845,7 @@ impl Scheduler {
                 if is_over || !self.next_run(&mut record, outcome.next) {
                     record.state = State::Done {
                         at: now,
-                        keep_until: now + self.config.keep_done,
+                        keep_until: now + self.keep_done(&record.name.queue),
                     };
                 } else {
                     self.held_with(&record, held);
@@ -1021,8 +1021,8 @@ impl Scheduler {
         };
         let is_asked_for = record.is_untried() && record.recurring.is_none();
         match record.state {
-            State::Dead { .. } => return Ok(Attended::Nothing),
-            State::Done { .. } => {
+            State::Dead { .. } if planted!(DeadStayForGood) => return Ok(Attended::Nothing),
+            State::Done { .. } | State::Dead { .. } => {
                 draft.remove(&record.name);
                 self.stats.forgotten += 1;
                 return Ok(Attended::Settled);
@@ -1335,7 +1335,35 @@ impl Scheduler {
 
     fn bury(&mut self, record: &mut Record, now: Timestamp, reason: DeadReason) {
         self.stats.dead += 1;
-        record.state = State::Dead { at: now, reason };
+        let dead = self.keep(&record.name.queue).dead;
+        let dead = dead.filter(|_| !planted!(DeadKeptForGood));
+        record.state = State::Dead {
+            at: now,
+            reason,
+            keep_until: dead.map(|dead| now + dead),
+        };
+    }
+
+    /// How long a timer of the queue is kept that ends now.
+    fn keep(&self, queue: &QueueName) -> Keep {
+        let retention = self.config.retention.as_deref();
+        retention.map_or_else(Keep::default, |retention| retention.keep(queue))
+    }
+
+    fn keep_done(&self, queue: &QueueName) -> Duration {
+        let longest = self.config.keep_done;
+        let done = self
+            .keep(queue)
+            .done
+            .filter(|_| !planted!(DoneKeptAsOthers));
+        // A store may have made its tables for that time.
+        done.map_or(longest, |done| {
+            if planted!(DoneKeptTooLong) {
+                done
+            } else {
+                done.min(longest)
+            }
+        })
     }
 
     /// Writes a record and keeps the window in step with it.
@@ -1345,9 +1373,11 @@ impl Scheduler {
         {
             self.forget(old);
         }
-        let is_left = record.state.kind() == StateKind::Done && self.ownership.forgets_done;
+        let kind = record.state.kind();
+        let is_left = kind == StateKind::Done && self.ownership.forgets_done
+            || kind == StateKind::Dead && planted!(DeadWakeNobody);
         if let Some(wake) = record.wake().filter(|_| !is_left) {
-            let (name, kind) = (record.name.clone(), Some(record.state.kind()));
+            let (name, kind) = (record.name.clone(), Some(kind));
             self.admit(record.wake_clock(), DueEntry { wake, name, kind });
         }
         draft.write(record);

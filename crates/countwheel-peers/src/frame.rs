@@ -16,8 +16,10 @@ use crate::wire::{
     AskCounts, AskHead, QUEUES_MAX, REQUESTS_MAX, WireAnswer, WireCounted, WireCounts, WireRequest,
 };
 
-/// The longest frame, without its length.
-pub(crate) const FRAME_MAX: usize = 8 << 20;
+/// The longest frame, without its length: the longest request of a timer, and what is gathered with it.
+pub(crate) const FRAME_MAX: usize = 24 << 20;
+/// The longest frame of counts: the longest of all that a node of an earlier version reads.
+const COUNTS_MAX: usize = 8 << 20;
 /// What begins a frame of questions, and one of answers.
 const ASKS: u8 = 1;
 const ANSWERS: u8 = 2;
@@ -287,7 +289,7 @@ pub(crate) fn read_ask_counts(frame: &[u8]) -> Result<Option<AskCounts>, FrameEr
 
 /// The frame of counts. Shards that it has no room for are left out, as if they were not owned here.
 pub(crate) fn counts(id: u64, counted: &BTreeMap<Shard, Counted>) -> Vec<u8> {
-    let mut room = FRAME_MAX - HEAD_MAX;
+    let mut room = COUNTS_MAX - HEAD_MAX;
     let mut shards = Vec::with_capacity(counted.len());
     for (shard, counted) in counted {
         let wire = WireCounted::of(*shard, counted);

@@ -9,9 +9,12 @@ use countwheel_durable::{
 use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The latest version of a body, whose first byte it is. Behind what version 2 has, it has the answers
-/// of attempts, and is written for a record that has one.
-const VERSION: u8 = 3;
+/// The latest version of a body, whose first byte it is. It is written for a dead record that is not kept for
+/// good: earlier programs know no such state. Behind what version 2 has, it has the answers of attempts, also if
+/// there are none.
+const VERSION: u8 = 4;
+/// What any other record is written as that has the answer of an attempt.
+const VERSION_3: u8 = 3;
 /// What every other record is written as.
 const VERSION_2: u8 = 2;
 /// The version before it had no checksum.
@@ -35,6 +38,8 @@ pub(crate) enum BodyError {
     State { column: i8 },
     #[error("a column of a row is not as it was written")]
     Checksum,
+    #[error("a record is not as its version (record version {0}) writes it")]
+    Version(u8),
 }
 
 /// In the order in which they are written.
@@ -88,11 +93,16 @@ pub(crate) fn encode(record: &Record) -> Result<Vec<u8>, postcard::Error> {
         attempt: record.attempt,
         attempts: &record.attempts,
     };
-    let has_answers = stored_answers::are_in(&record.attempts);
-    let version = if has_answers { VERSION } else { VERSION_2 };
+    let version = if record.state.came_later() {
+        VERSION
+    } else if stored_answers::are_in(&record.attempts) {
+        VERSION_3
+    } else {
+        VERSION_2
+    };
     let sum = [version, 0, 0, 0, 0];
     let mut body = postcard::to_extend(&written, sum.to_vec())?;
-    if has_answers {
+    if version != VERSION_2 {
         body = postcard::to_extend(&stored_answers::of(&record.attempts), body)?;
     }
     let (at, to) = (record.revision, record.due);
@@ -138,7 +148,7 @@ pub(crate) fn decode(columns: Columns, body: &[u8]) -> Result<Record, BodyError>
     let (&version, content) = body.split_first().ok_or(BodyError::Empty)?;
     let content = match version {
         UNSUMMED => content,
-        VERSION_2 | VERSION => {
+        VERSION_2..=VERSION => {
             let parts = content.split_at_checked(SUMMED - 1);
             let (sum, content) = parts.ok_or(BodyError::Empty)?;
             let (at, to) = (columns.revision, columns.due);
@@ -151,14 +161,20 @@ pub(crate) fn decode(columns: Columns, body: &[u8]) -> Result<Record, BodyError>
     };
     let (mut read, mut rest) =
         postcard::take_from_bytes::<Read>(content).map_err(BodyError::Content)?;
-    if version == VERSION {
+    if matches!(version, VERSION_3 | VERSION) {
         let (answers, behind) =
             postcard::take_from_bytes::<StoredAnswers>(rest).map_err(BodyError::Content)?;
-        stored_answers::put_back(answers, &mut read.attempts).map_err(BodyError::Answers)?;
+        if version == VERSION_3 || !answers.is_empty() {
+            stored_answers::put_back(answers, &mut read.attempts).map_err(BodyError::Answers)?;
+        }
         rest = behind;
     }
     if !rest.is_empty() {
         return Err(BodyError::Trailing(rest.len()));
+    }
+    // The checksum does not cover the version.
+    if (version == VERSION) != read.state.came_later() {
+        return Err(BodyError::Version(version));
     }
     let column = columns.state;
     if kind_of(column) != Some(read.state.kind()) {
@@ -212,8 +228,8 @@ pub(crate) fn clock_letter(clock: DueClock) -> i8 {
 
 #[cfg(test)]
 mod tests {
-    use countwheel_durable::Answer;
     use countwheel_durable::store::conformance::varied_records;
+    use countwheel_durable::{Answer, DeadReason};
 
     use super::*;
 
@@ -242,7 +258,7 @@ mod tests {
         let without = encode(&record).unwrap();
         record.attempts[0].ended.as_mut().unwrap().answer = Answer::new("busy");
         let with = encode(&record).unwrap();
-        assert_eq!((without[0], with[0]), (VERSION_2, VERSION));
+        assert_eq!((without[0], with[0]), (VERSION_2, VERSION_3));
         assert_eq!(
             with[SUMMED..],
             [&without[SUMMED..], &[1, 0, 4], b"busy"].concat()
@@ -256,6 +272,22 @@ mod tests {
         bytes_of_nobody_are_refused(&record);
         record.attempts[0].ended.as_mut().unwrap().answer = Answer::new("busy");
         bytes_of_nobody_are_refused(&record);
+        record.attempts[0].ended.as_mut().unwrap().answer = None;
+        record.state = State::Dead {
+            at: Timestamp::EPOCH,
+            reason: DeadReason::Stopped,
+            keep_until: Some(Timestamp::from_micros(7)),
+        };
+        bytes_of_nobody_are_refused(&record);
+    }
+
+    /// Programs before know no such state, and must not take the row for damaged.
+    #[test]
+    fn a_dead_record_that_is_not_kept_for_good_is_of_version_4() {
+        for record in varied_records() {
+            let body = encode(&record).unwrap();
+            assert_eq!(body[0] == VERSION, record.state.came_later());
+        }
     }
 
     fn bytes_of_nobody_are_refused(record: &Record) {
@@ -277,12 +309,12 @@ mod tests {
         let mut later = body.clone();
         later[0] = VERSION + 1;
         let refused = decode(columns(record), &later);
-        assert!(matches!(refused, Err(BodyError::LaterVersion(4))));
+        assert!(matches!(refused, Err(BodyError::LaterVersion(5))));
         let changes: [fn(&mut Columns); 5] = [
             |columns| columns.name = TimerName::new("other", "key").unwrap(),
             |columns| columns.revision.0 += 1,
             |columns| columns.due = Timestamp::EPOCH,
-            |columns| columns.state = letter(StateKind::Dead),
+            |columns| columns.state = letter(StateKind::Done),
             |columns| columns.payload.push(0),
         ];
         for change in changes {

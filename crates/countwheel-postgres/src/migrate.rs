@@ -54,6 +54,11 @@ const MIGRATIONS: &[Migration] = &[
         indexes: &[],
         steps: schema::MOVES,
     },
+    Migration {
+        to: 7,
+        indexes: &[],
+        steps: schema::DEAD_WAKE,
+    },
 ];
 
 /// What to do of a migration, and in which order.

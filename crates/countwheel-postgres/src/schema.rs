@@ -11,7 +11,7 @@ use crate::number;
 use crate::ring::{Ring, SLOTS};
 
 /// The latest version of the tables that this program knows.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 
 /// Into how many tables the timers are divided, by shard: so many can be vacuumed at once.
 const PARTITIONS: u16 = 16;
@@ -160,6 +160,18 @@ pub(crate) const MOVES: &[&str] = &[
     "ALTER TABLE @meta ADD COLUMN IF NOT EXISTS away text",
 ];
 
+/// What version 7 has beside version 6: a dead timer may wake, at the end of its retention. A program of version 6
+/// may go on: it takes such a timer for one that a later version wrote, and does not touch it.
+pub(crate) const DEAD_WAKE: &[&str] = &[
+    "ALTER TABLE @timer DROP CONSTRAINT IF EXISTS timer_fits, ADD CONSTRAINT timer_fits CHECK (
+        clock IN ('w', 'b') AND CASE state
+        WHEN 'p' THEN wake IS NOT DISTINCT FROM due
+        WHEN 'r' THEN wake IS NOT DISTINCT FROM due
+        WHEN 'd' THEN wake IS NOT NULL
+        WHEN 'x' THEN wake IS NULL OR clock = 'w'
+        ELSE false END) NOT VALID",
+];
+
 /// Of a cluster made before version 5: the whole key decides in which shard a timer is.
 const BY_KEY: i32 = 1;
 /// Of any other: a part of the key in braces decides alone, if there is one. No earlier program looks for it.
@@ -291,7 +303,7 @@ INSERT INTO @turn (seq, last_revision, shard, timeline)
     for Index { table, name, of } in QUEUES {
         text += &format!("CREATE INDEX {table}_{name} ON @{table} {of};\n");
     }
-    text += &[LISTS, NODES, MOVES].concat().join(";\n");
+    text += &[LISTS, NODES, MOVES, DEAD_WAKE].concat().join(";\n");
     text += &format!(
         ";\nUPDATE @meta SET done_slice = {}, routing = {BY_TAG}, min_version = 5;\n",
         ring.micros(),

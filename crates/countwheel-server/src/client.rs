@@ -37,7 +37,7 @@ use crate::roots;
 use crate::time::{format_time, parse_time};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
-const ANSWER_MAX_BYTES: usize = 64 << 20;
+const ANSWER_MAX_BYTES: usize = 160 << 20;
 
 /// What needs no escape in a path or a query.
 const PLAIN: AsciiSet = NON_ALPHANUMERIC
@@ -1029,9 +1029,26 @@ pub struct QueueShown {
     /// How many bytes the body of a timer may have.
     #[serde(default)]
     pub payload_limit: Option<u64>,
+    /// The rule for runs that overlap, of timers that do not say it.
+    #[serde(default)]
+    pub overlap: Option<String>,
+    /// How long its timers are kept once they have ended.
+    #[serde(default)]
+    pub retention: Option<RetentionShown>,
     /// The purge that runs, or that has ended within the last hour.
     #[serde(default)]
     pub purge: Option<Purge>,
+}
+
+/// How long the timers of a queue are kept once they have ended.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct RetentionShown {
+    /// How long done ones are kept, if the queue says it.
+    #[serde(default)]
+    pub done: Option<String>,
+    /// How long dead ones are kept; `None` until they are removed.
+    #[serde(default)]
+    pub dead: Option<String>,
 }
 
 /// Where a timer is delivered.

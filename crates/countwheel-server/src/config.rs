@@ -523,6 +523,10 @@ pub struct Front {
     /// MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub body_memory: u32,
+    /// How long the body of a timer may be in a queue whose payload_limit allows it, in MiB; no
+    /// longer than --body-memory has room for
+    #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub payload_ceiling_mib: u32,
 }
 
 impl Default for Front {
@@ -535,6 +539,7 @@ impl Default for Front {
             connections_per_address: number(limits.per_address),
             trusted_proxy: Vec::new(),
             body_memory: number(BODY_BYTES >> 20),
+            payload_ceiling_mib: 16,
         }
     }
 }
@@ -553,6 +558,12 @@ impl Front {
     #[must_use]
     pub fn proxies(&self) -> Proxies {
         Proxies::new(self.trusted_proxy.clone())
+    }
+
+    /// How long the bodies of timers may be, and how much memory there is for those of requests, in bytes.
+    pub(crate) fn payloads(&self) -> (u64, usize) {
+        let ceiling = u64::from(self.payload_ceiling_mib) << 20;
+        (ceiling, self.body_bytes())
     }
 
     /// How many bytes of bodies there may be.

@@ -40,7 +40,7 @@ use crate::traced::{self, TRACEPARENT, TRACESTATE};
 use crate::wishes::{self, Ignored};
 
 /// How much of an answer is read.
-const ANSWER_MAX_BYTES: usize = 64 << 10;
+pub(crate) const ANSWER_MAX_BYTES: usize = 64 << 10;
 /// How often an attempt whose lease is over looks whether it goes on.
 const LEASE_LOOK: Duration = Duration::from_millis(50);
 /// When an attempt is made again whose endpoint is not there or is disabled, unless it is back before.
@@ -194,16 +194,18 @@ impl HttpHandler {
 }
 
 impl Handler for HttpHandler {
-    fn start(&self, attempt: Attempt, done: Completion) {
+    fn start(&self, mut attempt: Attempt, done: Completion) {
         if attempt.lease.is_some() {
             self.desk.arrived(&self.runtime, attempt);
             return;
         }
         let sender = self.sender.clone();
+        let payload = std::mem::take(&mut attempt.payload);
         let attempt = Arc::new(attempt);
         let mut delivery = Delivery::new(Some(Arc::clone(&attempt)), sender.clock.now());
         self.runtime.spawn(async move {
-            let (mut outcome, reason) = match sender.attempt(&attempt, &mut delivery).await {
+            let (mut outcome, reason) = match sender.attempt(&attempt, payload, &mut delivery).await
+            {
                 Ok(outcome) => (outcome, String::new()),
                 Err(NoAnswer { detail, reason, .. }) => (failed(detail), reason),
             };
@@ -421,11 +423,14 @@ impl Sender {
     async fn attempt(
         &self,
         attempt: &Attempt,
+        payload: Vec<u8>,
         delivery: &mut Delivery,
     ) -> Result<Outcome, NoAnswer> {
-        let Ok(job) = Job::decode(&attempt.payload) else {
+        let Ok(job) = Job::decode(&payload) else {
             return Ok(unusable("the stored request cannot be read"));
         };
+        // A long one is in memory once for as long as the attempt takes.
+        drop(payload);
         // An endpoint may go away between the claim of an attempt and here: it is no fault of the receiver, and uses
         // up nothing.
         let Ok(route) = self.route(attempt, &job).await else {

@@ -127,6 +127,7 @@ struct Written<'a> {
     url: &'a str,
     headers: &'a [(String, String)],
     content_type: Option<&'a str>,
+    #[serde(with = "serde_bytes")]
     body: &'a [u8],
     timeout: Duration,
 }
@@ -139,6 +140,7 @@ struct WrittenToEndpoint<'a> {
     path: &'a str,
     headers: &'a [(String, String)],
     content_type: Option<&'a str>,
+    #[serde(with = "serde_bytes")]
     body: &'a [u8],
     timeout: Option<Duration>,
 }
@@ -150,6 +152,7 @@ struct ReadToEndpoint {
     path: String,
     headers: Vec<(String, String)>,
     content_type: Option<String>,
+    #[serde(with = "serde_bytes")]
     body: Vec<u8>,
     timeout: Option<Duration>,
 }
@@ -159,24 +162,26 @@ struct Read {
     url: String,
     headers: Vec<(String, String)>,
     content_type: Option<String>,
+    #[serde(with = "serde_bytes")]
     body: Vec<u8>,
     timeout: Duration,
 }
 
 impl Job {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let request = self.encode_request();
         let extras = self.extras.to_list();
-        if extras.is_empty() {
-            return request;
+        // More than everything but the body mostly takes. One of many bytes is copied once.
+        let mut encoded = Vec::with_capacity(self.body.len() + 512);
+        if !extras.is_empty() {
+            encoded.push(WITH_EXTRAS);
+            // Growing a vector is the only way in which this could fail, and it does not.
+            encoded = postcard::to_extend(&extras, encoded).unwrap_or_default();
         }
-        // Growing a vector is the only way in which this could fail, and it does not.
-        let mut encoded = postcard::to_extend(&extras, vec![WITH_EXTRAS]).unwrap_or_default();
-        encoded.extend_from_slice(&request);
-        encoded
+        self.encode_request(encoded)
     }
 
-    fn encode_request(&self) -> Vec<u8> {
+    /// Behind what is there.
+    fn encode_request(&self, mut before: Vec<u8>) -> Vec<u8> {
         let (content_type, body) = (self.content_type.as_deref(), &*self.body);
         // Growing a vector is the only way in which this could fail, and it does not.
         let encoded = match &self.to {
@@ -190,7 +195,8 @@ impl Job {
                     body,
                     timeout: self.timeout,
                 };
-                postcard::to_extend(&written, vec![TO_ENDPOINT])
+                before.push(TO_ENDPOINT);
+                postcard::to_extend(&written, before)
             }
             To::Url(url) => {
                 let written = Written {
@@ -201,10 +207,12 @@ impl Job {
                     timeout: self.timeout.unwrap_or(TIMEOUT_DEFAULT),
                 };
                 if self.method == Method::POST {
-                    postcard::to_extend(&written, vec![VERSION])
+                    before.push(VERSION);
+                    postcard::to_extend(&written, before)
                 } else {
                     let method = self.method.as_str();
-                    postcard::to_extend(&(method, written), vec![WITH_METHOD])
+                    before.push(WITH_METHOD);
+                    postcard::to_extend(&(method, written), before)
                 }
             }
         };

@@ -23,6 +23,8 @@ mod front;
 pub mod guard;
 mod job;
 mod leftover;
+#[cfg(test)]
+mod limits;
 pub mod maintain;
 pub mod memory;
 mod metrics;

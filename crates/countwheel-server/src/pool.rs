@@ -39,7 +39,7 @@ use crate::resources::endpoint::Trust;
 /// How long an idle connection is kept for the next request.
 const IDLE: Duration = Duration::from_secs(30);
 /// So much is read of an answer, with all that comes before it and what is not needed of its body.
-const READ_MAX_BYTES: usize = 256 << 10;
+pub(crate) const READ_MAX_BYTES: usize = 256 << 10;
 
 /// A target has sent more than is read.
 #[derive(Clone, Copy, Debug, thiserror::Error)]

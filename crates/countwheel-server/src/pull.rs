@@ -43,7 +43,7 @@ const ASKS_AGAIN: Duration = Duration::from_secs(1);
 /// Of so many leases it is known which worker has them.
 const WORKERS_MAX: usize = 65_536;
 /// So many bytes a body is thought to have until some have come.
-const BODY_GUESS: usize = 64 << 10;
+const BODY_GUESS: usize = 256 << 10;
 
 /// The flow out of which the timers of a queue are leased.
 pub(crate) fn flow_of(queue: &QueueName) -> Flow {
@@ -192,6 +192,10 @@ impl Desk {
                 continue;
             };
             let fits = call.got.is_empty() || call.bytes + bytes <= LEASED_MAX_BYTES;
+            if !fits {
+                // Nothing more is granted for it: a body was longer than those before.
+                asked.open = 0;
+            }
             if asked.leases == 0 || call.room == 0 || !fits {
                 continue;
             }
@@ -207,6 +211,9 @@ impl Desk {
             }
             call.got.push(attempt);
             call.wake.notify_one();
+            if call.bytes >= LEASED_MAX_BYTES {
+                asked.open = 0;
+            }
             return;
         }
         of_queue.ready.push_back((Instant::now(), attempt));

@@ -14,7 +14,7 @@ use axum::Router;
 use countwheel_cluster::{ClusterClock, Node, NodeConfig, NodeId, RegistryError};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Durability, OnDisk, OpenFiles, Store, StoreError};
-use countwheel_durable::{Config, Health, Loss, StateKind, Timers};
+use countwheel_durable::{Config, Health, Loss, Settings, SettingsVersion, StateKind, Timers};
 use countwheel_peers::{Forwarder, PeerServer, PeersConfig, PeersError};
 use countwheel_postgres::{
     PostgresError, PostgresOptions, PostgresRegistry, PostgresServer, PostgresStore,
@@ -43,8 +43,10 @@ use crate::nodes;
 use crate::places::{Limits, Places};
 use crate::purge;
 use crate::resources::Catalogue;
+use crate::resources::ceilings::Ceilings;
 use crate::resources::flows::DeliveryLimits;
 use crate::resources::loans::{Loans, NodeHere};
+use crate::resources::queue::LONGEST_JOB;
 use crate::resources::sealed::{BadKeys, Vault};
 use crate::roots::{self, BadAuthorities};
 use crate::scrub::{self, Pace};
@@ -448,6 +450,24 @@ impl Opened {
         }
     }
 
+    /// What is stored of queues and endpoints; `None` if nothing is, or it cannot be read yet.
+    fn settings(&self) -> Option<Settings> {
+        let none = SettingsVersion(0);
+        let settings = match self {
+            Self::Directory(store, ..) => store.settings(none),
+            Self::Database(store, _) => store.settings(none),
+        };
+        settings.ok().flatten()
+    }
+
+    /// Into how many shards it is divided.
+    fn shards(&self) -> u16 {
+        match self {
+            Self::Directory(..) => 1,
+            Self::Database(store, _) => store.shards().count(),
+        }
+    }
+
     /// The id of the cluster; 0 of a directory.
     fn cluster(&self) -> u64 {
         match self {
@@ -651,8 +671,18 @@ impl Service {
         let clock = timekeeper.clock();
         let callers = self.front.limits();
         let budget = set_aside(limit, files, self.limits.max_in_flight, callers.connections)?;
+        // Each shard of a cluster may be on a node of its own.
+        let ceilings = Ceilings::new(
+            budget.attempts,
+            store.shards(),
+            self.front.payloads(),
+            self.limits.keep_done,
+        );
         let catalogue = Catalogue::new(self.vault, Arc::new(authorities), Arc::clone(&clock));
-        let catalogue = Arc::new(catalogue);
+        let catalogue = Arc::new(catalogue.with_ceilings(ceilings));
+        if let Some(settings) = store.settings() {
+            catalogue.begin(&settings);
+        }
         let handler = HttpHandler::with(
             Handle::current(),
             self.targets.clone(),
@@ -672,6 +702,8 @@ impl Service {
         let limits = Config {
             max_in_flight: budget.attempts,
             flows: Some(Arc::<DeliveryLimits>::clone(&flows)),
+            retention: Some(Arc::<Catalogue>::clone(&catalogue)),
+            max_payload: LONGEST_JOB,
             ..self.limits.clone()
         };
         let Running {
@@ -772,6 +804,7 @@ impl Service {
         let app = app.with_catalogue(Arc::clone(&catalogue), Arc::clone(&flows));
         let app = app.with_body_bytes(self.front.body_bytes());
         let app = app.with_tester(tester);
+        let app = app.with_answers(self.keep_answers);
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
         let mut upkeep = JoinSet::new();

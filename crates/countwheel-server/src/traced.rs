@@ -10,7 +10,7 @@ pub(crate) const TRACEPARENT: &str = "traceparent";
 /// The header with what the systems on the way note down.
 pub(crate) const TRACESTATE: &str = "tracestate";
 /// The longest `tracestate` that is kept, in bytes.
-const STATE_MAX_BYTES: usize = 512;
+pub(crate) const STATE_MAX_BYTES: usize = 512;
 /// How many members a `tracestate` may have.
 const MEMBERS_MAX: usize = 32;
 /// The flags that there are: sampled, and a trace id that is random.

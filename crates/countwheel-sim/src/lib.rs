@@ -29,6 +29,7 @@ pub mod ages;
 mod failure;
 pub mod flows;
 pub mod idle;
+mod keeps;
 pub mod leases;
 pub mod loans;
 pub mod machine;
@@ -47,4 +48,5 @@ pub mod world;
 pub mod year;
 
 pub use failure::{Failure, panic_text};
+pub use keeps::Keeps;
 pub use random::Random;

@@ -15,13 +15,15 @@ mod series;
 mod suspects;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_durable::store::Fence;
 use countwheel_durable::{
     Answer, Attempt, AttemptResult, BatchError, Config, DrainMode, Drains, Due, DueClock, Jitter,
-    Missed, Moved, NextRun, Precondition, QueueName, Record, Request, Response, RetryPolicy,
-    Revision, Set, Shift, State, StateKind, TimerError, TimerId, TimerName, Verdict, Was,
+    Missed, Moved, NextRun, Precondition, QueueName, Record, Request, Response, Retention,
+    RetryPolicy, Revision, Set, Shift, State, StateKind, TimerError, TimerId, TimerName, Verdict,
+    Was,
 };
 use countwheel_time::Timestamp;
 
@@ -81,6 +83,7 @@ pub struct Model {
     last_revision: Revision,
     last_fence: Fence,
     keep_done: Duration,
+    retention: Option<Arc<dyn Retention>>,
     max_batch_bytes: usize,
     /// When the process that there is began, by the wall clock.
     opened: Timestamp,
@@ -119,11 +122,21 @@ struct Timer {
     /// Attempts in a row that the end of the process interrupted, as far as that was noticed.
     interruptions: u32,
     attempt: u32,
+    /// How long its queue keeps what ends now.
+    keep: Kept,
     /// When the last attempt ended.
     last_ended: Option<Timestamp>,
     /// What the last move or revival asked for, if it named a time or a delay.
     asked: Option<Due>,
     state: Believed,
+}
+
+/// How long something is kept that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    done: Duration,
+    /// `None`: for good.
+    dead: Option<Duration>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -135,8 +148,12 @@ enum Believed {
     Interrupted,
     Done {
         at: Timestamp,
+        keep_until: Timestamp,
     },
-    Dead,
+    Dead {
+        /// `None`: for good.
+        keep_until: Option<Timestamp>,
+    },
 }
 
 /// What becomes of a timer that is due, without anybody being told.
@@ -163,8 +180,20 @@ impl Believed {
             Self::Pending => StateKind::Pending,
             Self::Delivering | Self::Interrupted => StateKind::Delivering,
             Self::Done { .. } => StateKind::Done,
-            Self::Dead => StateKind::Dead,
+            Self::Dead { .. } => StateKind::Dead,
         }
+    }
+
+    fn kept_until(self) -> Option<Timestamp> {
+        match self {
+            Self::Pending | Self::Delivering | Self::Interrupted => None,
+            Self::Done { keep_until, .. } => Some(keep_until),
+            Self::Dead { keep_until } => keep_until,
+        }
+    }
+
+    fn is_dead(self) -> bool {
+        matches!(self, Self::Dead { .. })
     }
 }
 
@@ -183,6 +212,7 @@ impl Model {
             last_revision: Revision(0),
             last_fence: Fence(0),
             keep_done: config.keep_done,
+            retention: config.retention.clone(),
             max_batch_bytes: config.max_batch_bytes,
             done: 0,
             dead: 0,
@@ -191,11 +221,36 @@ impl Model {
         }
     }
 
+    fn keep(&self, queue: &QueueName) -> Kept {
+        let keep = self.retention.as_ref().map(|it| it.keep(queue));
+        let keep = keep.unwrap_or_default();
+        Kept {
+            done: keep.done.unwrap_or(self.keep_done).min(self.keep_done),
+            dead: keep.dead,
+        }
+    }
+
+    /// What ends from here on is kept for as long as its queue says now.
+    pub fn retention_changed(&mut self) {
+        let mut timers = std::mem::take(&mut self.timers);
+        for (name, timer) in &mut timers {
+            timer.keep = self.keep(&name.queue);
+        }
+        self.timers = timers;
+    }
+
+    /// Until when something is kept that has ended, at the latest; what is kept for good left out.
+    #[must_use]
+    pub fn last_kept(&self) -> Option<Timestamp> {
+        let timers = self.timers.values();
+        timers.filter_map(|timer| timer.state.kept_until()).max()
+    }
+
     /// How many timers still have to come to an end.
     #[must_use]
     pub fn unfinished(&self) -> usize {
         let unfinished =
-            |timer: &&Timer| !matches!(timer.state, Believed::Done { .. } | Believed::Dead);
+            |timer: &&Timer| !matches!(timer.state, Believed::Done { .. } | Believed::Dead { .. });
         self.timers.values().filter(unfinished).count()
     }
 
@@ -204,7 +259,7 @@ impl Model {
     #[must_use]
     pub fn last_due(&self, now: Now) -> (u64, Option<Timestamp>) {
         let unfinished =
-            |timer: &&Timer| !matches!(timer.state, Believed::Done { .. } | Believed::Dead);
+            |timer: &&Timer| !matches!(timer.state, Believed::Done { .. } | Believed::Dead { .. });
         let mut all = 0;
         let mut latest = None;
         for timer in self.timers.values().filter(unfinished) {
@@ -235,7 +290,7 @@ impl Model {
                 let due = now.convert(timer.due.1, timer.clock, clock);
                 series.is_endless() || series.rest(due).0 >= Series::RUNS_COUNTED
             });
-            is_endless && !matches!(timer.state, Believed::Done { .. } | Believed::Dead)
+            is_endless && !matches!(timer.state, Believed::Done { .. } | Believed::Dead { .. })
         };
         let names = self.timers.iter().filter(|(_, timer)| endless(timer));
         names.map(|(name, _)| name.clone()).collect()
@@ -405,7 +460,7 @@ impl Model {
     /// How long the payload is of the timer that a request is about.
     fn payload_len(&self, now: Now, request: &Request) -> usize {
         let timer = self.timers.get(timer_of(request));
-        let timer = timer.filter(|timer| !timer.is_over(now, self.keep_done));
+        let timer = timer.filter(|timer| !timer.is_over(now));
         timer.map_or(0, |timer| timer.tag.len())
     }
 
@@ -426,7 +481,11 @@ impl Model {
                 timer.revision.get_or_insert(record.revision);
             }
             (Some(timer), None) => {
-                if matches!(timer.state, Believed::Done { at } if latest >= at + self.keep_done) {
+                if timer
+                    .state
+                    .kept_until()
+                    .is_some_and(|until| latest >= until)
+                {
                     self.timers.remove(name);
                 }
             }
@@ -436,7 +495,7 @@ impl Model {
 
     fn apply(&mut self, now: Now, request: &Request) -> Result<Expected, TimerError> {
         let name = timer_of(request);
-        let keep_done = self.keep_done;
+        let keep = self.keep(&name.queue);
         if matches!(request, Request::Set { .. })
             && let Some(mode) = self
                 .drains_of(&name.queue)
@@ -446,7 +505,7 @@ impl Model {
             return Err(TimerError::Draining { queue, mode });
         }
         let timer = self.timers.get_mut(name);
-        let timer = timer.filter(|timer| !timer.is_over(now, keep_done));
+        let timer = timer.filter(|timer| !timer.is_over(now));
         let check = |precondition: Precondition, timer: Option<&Timer>| match (precondition, timer)
         {
             (Precondition::None, _) | (Precondition::Absent, None) => Ok(()),
@@ -461,7 +520,7 @@ impl Model {
             }),
         };
         let conflict = |timer: &Timer| match timer.state {
-            Believed::Done { at } => TimerError::Gone { at },
+            Believed::Done { at, .. } => TimerError::Gone { at },
             state => TimerError::Conflict {
                 state: state.kind(),
             },
@@ -515,6 +574,7 @@ impl Model {
                     failures: 0,
                     interruptions: 0,
                     attempt: 0,
+                    keep,
                     last_ended: None,
                     state: Believed::Pending,
                     asked: None,
@@ -539,10 +599,10 @@ impl Model {
                             attempt: timer.attempt,
                         })
                     }
-                    Believed::Dead => Expected::Was(Was::Dead),
-                    Believed::Done { at } => return Err(TimerError::Gone { at }),
+                    Believed::Dead { .. } => Expected::Was(Was::Dead),
+                    Believed::Done { at, .. } => return Err(TimerError::Gone { at }),
                 };
-                self.removed += u64::from(timer.state != Believed::Dead);
+                self.removed += u64::from(!timer.state.is_dead());
                 self.timers.remove(name);
                 Ok(was)
             }
@@ -597,7 +657,7 @@ impl Model {
             }
             Request::Revive { due, .. } => {
                 let timer = timer.ok_or(TimerError::NotFound)?;
-                if timer.state != Believed::Dead {
+                if !timer.state.is_dead() {
                     return Err(conflict(timer));
                 }
                 timer.asked = Some(*due);
@@ -796,12 +856,15 @@ impl Model {
                     None => timer.next_run(now, None),
                 };
                 if !goes_on {
-                    timer.state = Believed::Done { at: now.wall };
+                    timer.state = Believed::Done {
+                        at: now.wall,
+                        keep_until: now.wall + timer.keep.done,
+                    };
                     self.done += 1;
                 }
             }
             Verdict::Stopped => {
-                timer.state = Believed::Dead;
+                timer.bury(now);
                 self.dead += 1;
             }
             Verdict::Held { .. } => unreachable!("no receiver of this world holds an attempt"),
@@ -816,7 +879,7 @@ impl Model {
                     }
                     None => {
                         timer.give_up(now);
-                        self.dead += u64::from(timer.state == Believed::Dead);
+                        self.dead += u64::from(timer.state.is_dead());
                     }
                 }
             }
@@ -892,13 +955,20 @@ impl Model {
                 record.state
             );
         }
-        let (keep_done, opened, rule) = (self.keep_done, self.opened, self.suspects.rule);
+        let (opened, rule) = (self.opened, self.suspects.rule);
         let mut missing = Vec::new();
         let mut last_revision = self.last_revision;
         for (name, timer) in &mut self.timers {
             let Some(record) = found.get(name) else {
+                if claims_at.is_some_and(|at| timer.ends_and_goes(at, rule)) {
+                    self.dead += 1;
+                    missing.push(name.clone());
+                    continue;
+                }
                 match timer.state {
-                    Believed::Done { at } if latest >= at + keep_done => missing.push(name.clone()),
+                    state if state.kept_until().is_some_and(|until| latest >= until) => {
+                        missing.push(name.clone());
+                    }
                     state => return Err(format!("{name}: lost, it was {state:?}")),
                 }
                 continue;
@@ -961,13 +1031,18 @@ impl Model {
                 record.state.kind(),
                 timer.state
             );
+            let (kept, expected) = (record.state.kept_until(), timer.state.kept_until());
+            ensure!(
+                kept == expected,
+                "{name}: is kept until {kept:?}, expected {expected:?}"
+            );
             ensure!(
                 record.attempt == timer.attempt,
                 "{name}: {} attempts, expected {}",
                 record.attempt,
                 timer.attempt
             );
-            if !matches!(timer.state, Believed::Done { .. } | Believed::Dead) {
+            if !matches!(timer.state, Believed::Done { .. } | Believed::Dead { .. }) {
                 ensure!(
                     within(record.due, timer.due),
                     "{name}: due {:?}, expected {:?}",
@@ -1044,6 +1119,16 @@ impl Model {
         names.map(|(name, _)| name.clone()).collect()
     }
 
+    /// Follows a timer that has no record any more to its end, if the rules lead there.
+    pub fn follow_to_its_end(&mut self, name: &TimerName, now: Now) {
+        let rule = self.suspects.rule;
+        let timer = self.timers.get(name);
+        if timer.is_some_and(|timer| timer.ends_and_goes(now, rule)) {
+            self.timers.remove(name);
+            self.dead += 1;
+        }
+    }
+
     /// Follows such a timer to where its record shows it to be, as far as the rules lead there.
     pub fn follow(&mut self, name: &TimerName, now: Now, record: &Record) {
         let (opened, rule) = (self.opened, self.suspects.rule);
@@ -1054,9 +1139,16 @@ impl Model {
 }
 
 impl Timer {
-    /// Whether it is done and its retention is over: it is forgotten soon, and gone for whoever asks.
-    fn is_over(&self, now: Now, keep_done: Duration) -> bool {
-        matches!(self.state, Believed::Done { at } if now.wall >= at + keep_done)
+    /// Whether it is done or dead and its retention is over: it is forgotten soon, and gone for whoever asks.
+    fn is_over(&self, now: Now) -> bool {
+        let until = self.state.kept_until();
+        until.is_some_and(|until| now.wall >= until)
+    }
+
+    /// It is given up, and kept as long as its queue keeps what is dead.
+    fn bury(&mut self, now: Now) {
+        let keep_until = self.keep.dead.map(|dead| now.wall + dead);
+        self.state = Believed::Dead { keep_until };
     }
 
     fn is_known_as(&mut self, id: TimerId, name: &TimerName) -> Verdicts {
@@ -1102,7 +1194,7 @@ impl Timer {
                 let late = by.saturating_since(self.first_due.1);
                 return match self.missed {
                     Missed::SkipIfOlderThan(age) if self.series.is_none() && late > age => {
-                        self.state = Believed::Dead;
+                        self.bury(now);
                         Attended::GivenUp
                     }
                     _ => Attended::Starts,
@@ -1115,7 +1207,7 @@ impl Timer {
                     Attended::Passed
                 }
                 Judged::Over => {
-                    self.state = Believed::Dead;
+                    self.bury(now);
                     Attended::GivenUp
                 }
             };
@@ -1129,7 +1221,7 @@ impl Timer {
         if is_guilty || self.is_too_old(by) {
             self.give_up(now);
             return match self.state {
-                Believed::Dead => Attended::GivenUp,
+                Believed::Dead { .. } => Attended::GivenUp,
                 _ => Attended::Passed,
             };
         }
@@ -1159,6 +1251,20 @@ impl Timer {
         self.state = Believed::Delivering;
     }
 
+    /// Whether a turn at `now` may have given it up and forgotten it at once, since its queue keeps nothing that is
+    /// dead.
+    fn ends_and_goes(&self, now: Now, rule: Rule) -> bool {
+        let mut next = self.clone();
+        for _ in 0..=PASSES_MAX + 1 {
+            match next.attend(now, rule) {
+                Attended::Passed => {}
+                Attended::GivenUp => return next.is_over(now),
+                Attended::Starts | Attended::Waits | Attended::Held => return false,
+            }
+        }
+        false
+    }
+
     /// Goes where a turn at `now` may have brought it, if its record is there. Says whether that
     /// is its end.
     fn follow(&mut self, record: &Record, now: Now, opened: Timestamp, rule: Rule) -> bool {
@@ -1169,7 +1275,7 @@ impl Timer {
                 _ => true,
             };
             if at && record.state.kind() == next.state.kind() && record.attempt == next.attempt {
-                let is_new = next.state == Believed::Dead && self.state != Believed::Dead;
+                let is_new = next.state.is_dead() && !self.state.is_dead();
                 *self = next;
                 return is_new;
             }
@@ -1221,7 +1327,7 @@ impl Timer {
             series.give_up();
         }
         if !self.next_run(now, None) {
-            self.state = Believed::Dead;
+            self.bury(now);
         }
     }
 

@@ -29,6 +29,7 @@ use self::crashing::{CrashingStore, Fault, NextCommit};
 use self::places::Places;
 pub use self::shrinking::{Part, Shrunk, shrink};
 use crate::failure::{Failure as Failed, Log, panic_text};
+use crate::keeps::Keeps;
 use crate::machine::{Kind, Machine};
 use crate::model::{Model, Now, answer_to, asked_of_runs};
 use crate::random::Random;
@@ -229,6 +230,9 @@ struct World {
     receivers: Random,
     /// Draws of drains have a generator of their own: a world without any is as it was.
     drains: Random,
+    retentions: Random,
+    /// How long queues keep what has ended, if they say it.
+    keeps: Option<Keeps>,
     faults: Random,
     next_request: Instant,
     next_ticket: u64,
@@ -380,6 +384,11 @@ impl World {
         if plan.killers > 0 {
             config.max_interruptions = 10;
         }
+        let mut retentions = Random::new(seed, "retentions");
+        let keeps = retentions.one_in(2).then(|| Keeps::new(seed));
+        if let Some(keeps) = &keeps {
+            config.retention = Some(Arc::new(keeps.clone()));
+        }
         if has_many {
             config.max_batch_bytes = 64 << 20;
             // Enough for one entry each by each clock, and not for much more.
@@ -414,6 +423,8 @@ impl World {
             clients: Random::new(seed, "clients"),
             receivers: Random::new(seed, "receivers"),
             drains: Random::new(seed, "drains"),
+            retentions,
+            keeps,
             faults: Random::new(seed, "faults"),
             next_request: Instant::ZERO,
             opened: Now {
@@ -477,6 +488,12 @@ impl World {
             if self.faults.one_in(self.plan.full) {
                 self.limit();
             }
+            if let Some(keeps) = self.keeps.as_ref().filter(|_| self.retentions.one_in(50)) {
+                keeps.draw_anew();
+                self.model.retention_changed();
+                self.log
+                    .note("queues keep what ends for another time".to_owned());
+            }
             self.turn()?;
             self.kill_if_due()?;
             if self.faults.one_in(self.plan.upkeep) {
@@ -535,7 +552,39 @@ impl World {
                 ));
             }
         }
+        if self.keeps.is_some() {
+            self.forget_all()?;
+        }
         self.restart(None)
+    }
+
+    /// The retention of everything ends that is not kept for good. Nobody asks for it, and it goes.
+    fn forget_all(&mut self) -> Result<(), String> {
+        let Some(last) = self.model.last_kept() else {
+            return Ok(());
+        };
+        self.log.note(format!("time passes until {last:?}"));
+        let span = last.saturating_since(self.clock.timestamp());
+        self.clock.advance(span);
+        self.latest = self.latest.max(self.clock.timestamp());
+        let mut turns = 0;
+        loop {
+            let wall = self.clock.timestamp();
+            let records = self.everything()?;
+            let is_over = |it: &&Record| it.state.kept_until().is_some_and(|until| until <= wall);
+            let Some(over) = records.iter().find(is_over) else {
+                return Ok(());
+            };
+            let is_stuck = self.engine.next_wake().is_none_or(|at| at > wall);
+            if turns > 0 && is_stuck || turns > 100_000 {
+                let (name, state) = (&over.name, &over.state);
+                return Err(format!(
+                    "{name} stays at {wall:?} as {state:?}, in {turns} turns"
+                ));
+            }
+            self.turn()?;
+            turns += 1;
+        }
     }
 
     /// What comes again for ever is removed, all of it in one batch.
@@ -1233,8 +1282,9 @@ impl World {
     fn settle_unheard_of(&mut self, now: Now) -> Result<(), String> {
         for name in self.model.unheard_of(now) {
             let record = self.store.get(Shard::ONLY, &name);
-            if let Some(record) = record.map_err(|e| e.to_string())? {
-                self.model.follow(&name, now, &record);
+            match record.map_err(|e| e.to_string())? {
+                Some(record) => self.model.follow(&name, now, &record),
+                None => self.model.follow_to_its_end(&name, now),
             }
         }
         Ok(())

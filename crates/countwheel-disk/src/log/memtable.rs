@@ -48,6 +48,8 @@ pub(super) struct MemtableEntry {
     due: u64,
     revision: Revision,
     wake_at: u64,
+    /// Whether it wakes at all.
+    wakes: bool,
     /// `None`: it was removed.
     pub(super) kind: Option<StateKind>,
     clock: DueClock,
@@ -437,6 +439,7 @@ impl Memtable {
             entry.revision = indexed.position.revision;
             entry.clock = indexed.clock;
             entry.wake_at = indexed.wake.map_or(0, |wake| wake.at.as_micros());
+            entry.wakes = indexed.wake.is_some();
             if let Some(list) = &mut self.queues[queue as usize].list {
                 list.order.insert(indexed.position, slot);
             }
@@ -483,7 +486,7 @@ impl Memtable {
         Some(Indexed {
             kind,
             position: entry.position(),
-            wake: (kind != StateKind::Dead).then_some(wake),
+            wake: entry.wakes.then_some(wake),
             clock: entry.clock,
         })
     }
@@ -599,6 +602,7 @@ impl Memtable {
             due: 0,
             revision: Revision(0),
             wake_at: 0,
+            wakes: false,
             kind: None,
             clock: DueClock::Wall,
             may_be_sorted: false,
@@ -680,10 +684,10 @@ impl Memtable {
     /// Takes it out of the indexes by time.
     fn unlist(&mut self, slot: u32) {
         let entry = &self.slots[slot as usize];
-        let Some(kind) = entry.kind else {
+        if entry.kind.is_none() {
             return;
-        };
-        if kind != StateKind::Dead {
+        }
+        if entry.wakes {
             let wake = Wake {
                 at: Timestamp::from_micros(entry.wake_at),
                 revision: entry.revision,
@@ -762,7 +766,8 @@ fn is_live(slots: &[MemtableEntry], clock: DueClock) -> impl Fn(&LeafEntry) -> b
             entry.revision == wake.revision
                 && entry.wake_at == wake.at.as_micros()
                 && entry.clock == clock
-                && entry.kind.is_some_and(|kind| kind != StateKind::Dead)
+                && entry.kind.is_some()
+                && entry.wakes
                 && entry.key.is_some()
         })
     }

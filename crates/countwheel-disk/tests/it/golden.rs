@@ -128,15 +128,20 @@ impl fmt::Debug for Policy<'_> {
     }
 }
 
+/// A state as the listings have it: they are of a time when the dead were kept for good.
+fn state(record: &Record) -> String {
+    format!("{:?}", record.state).replace(", keep_until: None", "")
+}
+
 /// What every version has had.
 fn line(record: &Record) -> String {
     format!(
-        "{} {} {} {:?} created={} due={} first={} failures={} interruptions={} attempt={} {:?} \
+        "{} {} {} {} created={} due={} first={} failures={} interruptions={} attempt={} {:?} \
          payload={:?} policy={:?}",
         record.name,
         record.id,
         record.revision,
-        record.state,
+        state(record),
         record.created.as_micros(),
         record.due.as_micros(),
         record.first_due.as_micros(),
@@ -526,7 +531,11 @@ fn made(number: u64) -> Record {
         }
         1 => (State::Delivering, vec![one(1, None)]),
         2 => (
-            State::Dead { at: over, reason },
+            State::Dead {
+                at: over,
+                reason,
+                keep_until: None,
+            },
             vec![one(1, end(AttemptResult::Failed))],
         ),
         3 => (

@@ -75,6 +75,7 @@ impl Maker {
             3 => State::Dead {
                 at,
                 reason: DeadReason::Exhausted,
+                keep_until: (self.random.index(2) == 0).then(|| self.time()),
             },
             _ => State::Pending,
         };

@@ -259,7 +259,13 @@ fn the_last_change_of_a_name_in_a_batch_wins(tested: &mut dyn Reopen) {
 
 fn a_put_replaces_every_trace(tested: &mut dyn Reopen) {
     let lease = own(tested.store()).lease;
-    let states = [State::Pending, State::Delivering, done(50), dead(60)];
+    let states = [
+        State::Pending,
+        State::Delivering,
+        done(50),
+        dead(60),
+        dead_until(70),
+    ];
     let mut revision = 0;
     for before in &states {
         for after in &states {
@@ -1501,6 +1507,16 @@ fn dead(at: u64) -> State {
     State::Dead {
         at: micros(at),
         reason: DeadReason::Exhausted,
+        keep_until: None,
+    }
+}
+
+/// Dead, and kept until then.
+fn dead_until(keep_until: u64) -> State {
+    State::Dead {
+        at: micros(keep_until / 2),
+        reason: DeadReason::Stopped,
+        keep_until: Some(micros(keep_until)),
     }
 }
 
@@ -1556,10 +1572,17 @@ pub fn varied_records() -> Vec<Record> {
     let dead = reasons.map(|reason| State::Dead {
         at: micros(8),
         reason,
+        keep_until: None,
     });
+    let kept = State::Dead {
+        at: micros(8),
+        reason: DeadReason::Stopped,
+        keep_until: Some(micros(10)),
+    };
     let states = [State::Pending, State::Delivering, done(9)]
         .into_iter()
-        .chain(dead);
+        .chain(dead)
+        .chain([kept]);
     let results = [
         AttemptResult::Done,
         AttemptResult::Failed,
@@ -1672,7 +1695,10 @@ fn random_change(random: &mut Random, revision: &mut u64) -> Change {
     record.state = match below(random, 5) {
         0 => State::Delivering,
         1 => done(below(random, 20)),
-        2 => dead(below(random, 20)),
+        2 => match below(random, 20) {
+            at if at % 2 == 0 => dead(at),
+            at => dead_until(at),
+        },
         _ => State::Pending,
     };
     record.clock = DueClock::ALL[bounded(below(random, 2))];

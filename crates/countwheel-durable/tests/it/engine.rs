@@ -1,14 +1,15 @@
 //! The scheduler's rules, one sentence each, under a clock that stands still.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use countwheel_durable::store::{MemoryStore, Shard, Store, StoreError};
 use countwheel_durable::{
-    Answer, Attempt, AttemptResult, Config, DeadReason, Due, Effect, Engine, Event, Missed, Moved,
-    Outcome, Precondition, Record, Request, Response, RetryPolicy, Revision, Set, SetOptions,
-    Shift, State, StateKind, Ticket, TimerError, TimerName, Verdict, Was,
+    Answer, Attempt, AttemptResult, Config, DeadReason, Due, Effect, Engine, Event, Keep, Missed,
+    Moved, Outcome, Precondition, QueueName, Record, Request, Response, Retention, RetryPolicy,
+    Revision, Set, SetOptions, Shift, State, StateKind, Ticket, TimerError, TimerName, Verdict,
+    Was,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -376,7 +377,13 @@ fn failures_follow_the_schedule_and_then_the_timer_is_dead() {
     let record = bench.record("a");
     let reason = DeadReason::Exhausted;
     let at = NOON + Duration::from_secs(13);
-    assert_eq!(record.state, State::Dead { at, reason });
+    let keep_until = None;
+    let dead = State::Dead {
+        at,
+        reason,
+        keep_until,
+    };
+    assert_eq!(record.state, dead);
     let numbers: Vec<_> = record.attempts.iter().map(|a| a.number).collect();
     assert_eq!(numbers, [1, 2, 3]);
     let ends = record.attempts.iter().map(|a| a.ended.clone().unwrap());
@@ -595,6 +602,99 @@ fn done_timers_are_forgotten_after_their_retention() {
     assert_eq!(bench.find("a"), None);
     assert_eq!(bench.engine.stats().forgotten, 1);
     assert_eq!(bench.engine.next_wake(), None);
+}
+
+/// What all queues say.
+#[derive(Debug, Default)]
+struct Says(Mutex<Keep>);
+
+impl Says {
+    fn say(&self, done: Option<u64>, dead: Option<u64>) {
+        let [done, dead] = [done, dead].map(|seconds| seconds.map(Duration::from_secs));
+        *self.0.lock().unwrap() = Keep { done, dead };
+    }
+}
+
+impl Retention for Says {
+    fn keep(&self, _: &QueueName) -> Keep {
+        *self.0.lock().unwrap()
+    }
+}
+
+/// A bench of which queues say how long they keep what has ended.
+fn with_retention() -> (Arc<Says>, Bench) {
+    let says = Arc::<Says>::default();
+    let retention: Arc<dyn Retention> = Arc::<Says>::clone(&says);
+    let config = Config {
+        keep_done: Duration::from_secs(60),
+        retention: Some(retention),
+        ..Config::default()
+    };
+    (says, Bench::with(config))
+}
+
+#[test]
+fn a_queue_keeps_its_done_timers_for_as_long_as_it_says_and_no_longer_than_any() {
+    let (says, mut bench) = with_retention();
+    says.say(Some(5), None);
+    bench.set("a", 1);
+    bench.wait(1);
+    bench.finish(Verdict::Done);
+    // What it says later is for what ends later.
+    says.say(Some(3_600), None);
+    bench.set("b", 1);
+    bench.wait(1);
+    bench.finish(Verdict::Done);
+    bench.wait(3);
+    assert!(bench.find("a").is_some());
+    bench.wait(1);
+    assert_eq!(bench.find("a"), None);
+    bench.wait(55);
+    assert!(bench.find("b").is_some());
+    bench.wait(1);
+    assert_eq!(bench.find("b"), None);
+    says.say(Some(0), None);
+    bench.set("c", 1);
+    bench.wait(1);
+    bench.finish(Verdict::Done);
+    bench.wait(0);
+    assert_eq!(bench.find("c"), None);
+    assert_eq!(bench.engine.stats().forgotten, 3);
+    assert_eq!(bench.engine.next_wake(), None);
+}
+
+#[test]
+fn a_dead_timer_goes_when_its_queue_keeps_it_no_longer() {
+    let (says, mut bench) = with_retention();
+    for (key, dead) in [
+        ("for good", None),
+        ("a", Some(30)),
+        ("b", Some(30)),
+        ("c", Some(30)),
+    ] {
+        says.say(None, dead);
+        bench.set(key, 1);
+        bench.wait(1);
+        bench.finish(Verdict::Stopped);
+        let until = bench.record(key).state.kept_until();
+        let expected = dead.map(|dead| bench.clock.timestamp() + Duration::from_secs(dead));
+        assert_eq!(until, expected);
+    }
+    // It holds for them also if the queue says otherwise by then, and over a restart.
+    says.say(None, Some(9_999));
+    bench.restart();
+    let due = Due::In(Duration::from_secs(3_600));
+    let name = name("b");
+    bench.ask(Request::Revive { name, due }).unwrap();
+    bench.wait(27);
+    assert!(bench.find("a").is_some());
+    bench.wait(1);
+    assert_eq!(bench.find("a"), None);
+    bench.wait(2);
+    let left = ["for good", "a", "b", "c"].map(|key| bench.find(key).is_some());
+    assert_eq!(left, [true, false, true, false]);
+    assert_eq!(bench.wait(3_600), ["b"]);
+    assert!(bench.find("for good").is_some());
 }
 
 #[test]

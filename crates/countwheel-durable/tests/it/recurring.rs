@@ -372,7 +372,14 @@ fn a_receiver_that_wants_no_more_ends_it_and_a_revive_goes_on() {
     bench.next_start();
     bench.finish(Verdict::Stopped);
     let reason = DeadReason::Stopped;
-    assert_eq!(bench.record("a").state, State::Dead { at: at(10), reason });
+    assert_eq!(
+        bench.record("a").state,
+        State::Dead {
+            at: at(10),
+            reason,
+            keep_until: None
+        }
+    );
     bench.pass(35);
     assert!(bench.started.is_empty());
     let due = after(2);
@@ -415,7 +422,11 @@ fn it_is_done_after_its_last_run_and_dead_if_that_was_given_up() {
     let reason = DeadReason::Exhausted;
     assert_eq!(
         bench.record("dead").state,
-        State::Dead { at: at(24), reason }
+        State::Dead {
+            at: at(24),
+            reason,
+            keep_until: None
+        }
     );
 }
 
@@ -662,7 +673,14 @@ fn a_timer_for_one_time_that_is_too_old_is_dead_and_can_be_revived() {
     assert_eq!(bench.finish(Verdict::Done).name, name("young"));
     let reason = DeadReason::Missed;
     let old = bench.record("old");
-    assert_eq!(old.state, State::Dead { at: at(45), reason });
+    assert_eq!(
+        old.state,
+        State::Dead {
+            at: at(45),
+            reason,
+            keep_until: None
+        }
+    );
     assert_eq!((old.attempt, bench.engine.stats().attempts), (0, 1));
     let due = after(0);
     let revive = Request::Revive {

@@ -379,6 +379,25 @@ fn any_bytes_are_read_or_refused() {
     }
 }
 
+/// A body of 16 MiB, with the rest of its timer.
+#[test]
+fn the_longest_request_of_a_timer_has_room_in_a_frame_beside_others() {
+    let set = Request::Set {
+        name: TimerName::new("orders", "a").unwrap(),
+        due: Due::In(Duration::from_secs(1)),
+        policy: RetryPolicy::default(),
+        payload: vec![7; 17 << 20],
+        precondition: Precondition::None,
+        options: SetOptions::default(),
+    };
+    let asked = [(vec![set], false)];
+    let frame = frame_of(&asked);
+    assert!(frame.len() + (1 << 20) < FRAME_MAX, "{}", frame.len());
+    let read = frame::read_asks(frame).unwrap();
+    let wire = read[0].what.wire().unwrap().remove(0);
+    assert_eq!(wire.request().unwrap(), asked[0].0[0]);
+}
+
 #[test]
 fn a_frame_of_few_bytes_does_not_stand_for_more_than_it_may() {
     let nothing = Encoded::of(&[], true).unwrap();

@@ -299,7 +299,7 @@ fn what_is_too_long_for_a_frame_is_refused() {
     };
     let (send, answers) = channel();
     let tell = send.clone();
-    let one = Asked::one(payload(8 << 20), move |answer| {
+    let one = Asked::one(payload(24 << 20), move |answer| {
         tell.send(answer.unwrap_err()).unwrap();
     });
     world.inner.ask(SHARD, one);
@@ -307,7 +307,7 @@ fn what_is_too_long_for_a_frame_is_refused() {
         answers.try_recv(),
         Ok(TimerError::PayloadTooLarge { .. })
     ));
-    let several = vec![payload(3 << 20), payload(3 << 20), payload(3 << 20)];
+    let several = vec![payload(8 << 20), payload(8 << 20), payload(8 << 20)];
     let batch = Asked::batch(several, move |answer| {
         send.send(answer.unwrap_err().error).unwrap();
     });

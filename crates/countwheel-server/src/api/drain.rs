@@ -18,6 +18,7 @@ use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, QueueVerb, json_body, precondition, queue_and_verb_of};
 use super::timers::{TimerBody, due};
 use super::{App, answer, leases, purge};
+use crate::answered::KeepAnswers;
 use crate::job::Job;
 use crate::time::format_time;
 
@@ -129,7 +130,7 @@ struct RemovedBody {
 }
 
 impl RemovedBody {
-    fn of(record: &Record) -> Self {
+    fn of(record: &Record, keep: KeepAnswers) -> Self {
         let job = Job::decode(&record.payload).ok();
         let is_json = |job: &Job| job.content_type.as_deref() == Some(JSON);
         let is_json = job.as_ref().is_some_and(is_json);
@@ -147,7 +148,7 @@ impl RemovedBody {
             }
         };
         Self {
-            timer: TimerBody::of(record),
+            timer: TimerBody::of(record, keep),
             body,
             body_base64,
         }
@@ -213,10 +214,16 @@ async fn put(app: &App, queue: Option<QueueName>, mode: DrainMode) -> Result<Res
         removed: Option<Vec<RemovedBody>>,
         left: LeftBody,
     }
+    let keep = app.keep_answers();
     app.read(move |timers| {
         let drained = timers.drain(queue.as_ref(), mode)?;
-        let removed = (mode == DrainMode::Remove)
-            .then(|| drained.removed.iter().map(RemovedBody::of).collect());
+        let removed = (mode == DrainMode::Remove).then(|| {
+            drained
+                .removed
+                .iter()
+                .map(|record| RemovedBody::of(record, keep))
+                .collect()
+        });
         let body = Answer {
             queue: queue.map(|queue| queue.to_string()),
             drain: mode.into(),

@@ -28,6 +28,7 @@ use super::{App, TESTS_MAX, answer, retry, stored};
 use crate::deliver::carries_body;
 use crate::job::{Extras, Job, To};
 use crate::resources::breaker::{Breaker, FAILURES_MAX, Health, HealthState, PAUSE_MAX, PAUSE_MIN};
+use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{
     self, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName, KEY_MAX_BYTES,
     LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart,
@@ -166,7 +167,7 @@ impl<'a> EndpointBody<'a> {
             secrets: secrets.collect(),
             sealed: it.is_sealed(),
             retry: it.retry.as_ref().map(retry::show),
-            concurrency: it.concurrency,
+            concurrency: app.catalogue().ceilings().concurrency_of(it.concurrency),
             rate: it.rate,
             disabled: it.disabled,
             auto_disable: it.auto_disable.map(format_duration),
@@ -475,6 +476,16 @@ pub(super) fn invalid(field: &Field<'_>, detail: impl Into<String>) -> Problem {
     Problem::new(Code::InvalidSetting, detail).at(field.pointer())
 }
 
+/// What a setting answers that is within its rule, and above what the flags of the service allow.
+pub(super) fn above_ceiling(
+    field: &Field<'_>,
+    ceiling: impl Into<Value>,
+    detail: impl Into<String>,
+) -> Problem {
+    let problem = Problem::new(Code::AboveCeiling, detail).at(field.pointer());
+    problem.with_ceiling(ceiling)
+}
+
 /// Reads an endpoint, checks every bound, and seals what is secret. What is secret and not said is taken from
 /// `before`.
 fn read(
@@ -502,7 +513,10 @@ fn read(
     let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
     let timeout = timeout.as_ref().map(read_timeout).transpose()?;
     let policy = policy.as_ref().map(retry::read).transpose()?;
-    let concurrency = concurrency.as_ref().map(read_concurrency).transpose()?;
+    let ceilings = app.catalogue().ceilings();
+    let concurrency = concurrency.as_ref();
+    let concurrency = concurrency.map(|field| read_concurrency(field, ceilings));
+    let concurrency = concurrency.transpose()?;
     let rate = rate.as_ref().map(read_rate).transpose()?;
     let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
     let auto_disable = auto_disable.as_ref().map(read_auto_disable).transpose()?;
@@ -618,10 +632,17 @@ pub(super) fn read_statuses(field: &Field<'_>) -> Result<Statuses, Problem> {
 }
 
 /// How many attempts may run at a time.
-pub(super) fn read_concurrency(field: &Field<'_>) -> Result<u32, Problem> {
+pub(super) fn read_concurrency(field: &Field<'_>, ceilings: &Ceilings) -> Result<u32, Problem> {
     let number = field.whole()?.and_then(|number| u32::try_from(number).ok());
     let number = number.filter(|number| (1..=LIMIT_MAX).contains(number));
-    number.ok_or_else(|| invalid(field, "concurrency is a whole number from 1 to 1000000"))
+    let number =
+        number.ok_or_else(|| invalid(field, "concurrency is a whole number from 1 to 1000000"))?;
+    let ceiling = ceilings.concurrency;
+    if number > ceiling {
+        let detail = format!("concurrency is at most {ceiling} here (--max-in-flight)");
+        return Err(above_ceiling(field, ceiling, detail));
+    }
+    Ok(number)
 }
 
 /// How many attempts may start a second.

@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 93] = [
+const KNOWN_NAMES: [&str; 95] = [
     "accept_loss",
     "adaptive",
     "at",
@@ -270,6 +270,7 @@ const KNOWN_NAMES: [&str; 93] = [
     "dead",
     "detail",
     "disabled",
+    "done",
     "dry_run",
     "due_after",
     "due_before",
@@ -316,6 +317,7 @@ const KNOWN_NAMES: [&str; 93] = [
     "queues",
     "rate",
     "repeats",
+    "retention",
     "retry",
     "schedule",
     "schema",

@@ -46,6 +46,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
+use crate::answered::KeepAnswers;
 use crate::bodies::Bodies;
 use crate::cluster::Cluster;
 use crate::dashboard;
@@ -147,6 +148,8 @@ pub struct App {
     /// What makes the requests of tests of endpoints.
     tester: Option<HttpHandler>,
     tests: Semaphore,
+    /// What of the answers of targets is kept, and shown.
+    keep_answers: KeepAnswers,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -224,6 +227,7 @@ impl App {
             flows: None,
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
+            keep_answers: KeepAnswers::default(),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
@@ -327,6 +331,18 @@ impl App {
             return Ok(catalogue.look_at_store(self.timers.clone()).await);
         }
         self.read(move |timers| Ok(catalogue.refresh(timers))).await
+    }
+
+    /// The same API, which shows no more of the answers of targets than is kept of new ones.
+    #[must_use]
+    pub fn with_answers(mut self, keep: KeepAnswers) -> Self {
+        self.keep_answers = keep;
+        self
+    }
+
+    /// What is shown of the answers of targets.
+    pub(crate) fn keep_answers(&self) -> KeepAnswers {
+        self.keep_answers
     }
 
     /// The same API, with so many bytes of bodies at a time.

@@ -22,6 +22,7 @@ pub(crate) struct Problem {
     state: Option<StateKind>,
     revision: Option<Revision>,
     purge: Option<Value>,
+    ceiling: Option<Box<Value>>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -65,6 +66,7 @@ pub(crate) enum Code {
     LastNode,
     InvalidEndpoint,
     InvalidSetting,
+    AboveCeiling,
     InUse,
     NotEmpty,
     SecretKeyRequired,
@@ -156,6 +158,11 @@ impl Code {
                 S::UNPROCESSABLE_ENTITY,
                 "Invalid setting",
             ),
+            Self::AboveCeiling => (
+                "above_ceiling",
+                S::UNPROCESSABLE_ENTITY,
+                "Above the ceiling of the service",
+            ),
             Self::InUse => ("in_use", S::CONFLICT, "In use"),
             Self::NotEmpty => ("not_empty", S::CONFLICT, "Queue is not empty"),
             Self::SecretKeyRequired => (
@@ -179,7 +186,14 @@ impl Problem {
             state: None,
             revision: None,
             purge: None,
+            ceiling: None,
         }
+    }
+
+    /// The same with the ceiling that forbids the request.
+    pub(crate) fn with_ceiling(mut self, ceiling: impl Into<Value>) -> Self {
+        self.ceiling = Some(Box::new(ceiling.into()));
+        self
     }
 
     /// The same with the state of the timer, which forbids the request.
@@ -235,6 +249,8 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     purge: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    ceiling: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<[FieldError<'a>; 1]>,
 }
 
@@ -256,6 +272,7 @@ impl IntoResponse for Problem {
             state: self.state,
             revision: self.revision,
             purge: self.purge.as_ref(),
+            ceiling: self.ceiling.as_deref(),
             errors: self.pointer.as_deref().map(|pointer| {
                 [FieldError {
                     pointer,
@@ -409,7 +426,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 41] = [
+    const ALL: [Code; 42] = [
         Code::Malformed,
         Code::InvalidKey,
         Code::InvalidQueue,
@@ -448,6 +465,7 @@ mod tests {
         Code::LastNode,
         Code::InvalidEndpoint,
         Code::InvalidSetting,
+        Code::AboveCeiling,
         Code::InUse,
         Code::NotEmpty,
         Code::SecretKeyRequired,

@@ -9,33 +9,29 @@ use axum::http::{HeaderMap, Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_durable::store::QueueCounts;
 use countwheel_durable::{
-    DrainMode, Left, Purge, QueueName, SettingName, SettingsVersion, StateKind, Timers,
+    DrainMode, Left, Overlap, Purge, QueueName, SettingName, SettingsVersion, StateKind, Timers,
 };
 use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::drain::DrainBody;
-use super::endpoints::{counted, invalid, read_concurrency, read_rate, read_statuses};
-use super::json::{self, Field};
+use super::endpoints::{
+    above_ceiling, counted, invalid, read_concurrency, read_rate, read_statuses,
+};
+use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
 use super::purge::PurgeBody;
-use super::request::{Honoured, MAX_BODY_BYTES, Query, json_body, precondition, queue_of};
+use super::request::{Honoured, Query, json_body, precondition, queue_of};
 use super::timers::{read_priority, read_timeout};
 use super::{App, answer, leases, recurrence, retry, stored};
+use crate::resources::ceilings::Ceilings;
 use crate::resources::cloudevents::{CloudEvents, check_source, check_type};
 use crate::resources::endpoint::{EndpointName, Rate};
-use crate::resources::queue::{Mode, PAYLOAD_MAX_BYTES, Queue};
+use crate::resources::queue::{KEEP_DEAD_MAX, Mode, PAYLOAD_MAX_BYTES, Queue, Retention};
 use crate::resources::statuses::Statuses;
 use crate::resources::{Entry, Resources, setting_of_queue};
 use crate::time::format_duration;
-
-/// The most bytes that the service takes of a timer's body.
-const CEILING: u64 = if PAYLOAD_MAX_BYTES < MAX_BODY_BYTES as u64 {
-    PAYLOAD_MAX_BYTES
-} else {
-    MAX_BODY_BYTES as u64
-};
 
 /// How many timers a queue has, and whether it is drained.
 #[derive(Serialize)]
@@ -174,17 +170,32 @@ struct SettingsBody {
     mode: Option<Mode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overlap: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retention: Option<RetentionBody>,
+}
+
+/// How long timers are kept once they have ended.
+#[derive(Serialize)]
+struct RetentionBody {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    done: Option<String>,
+    /// `None`: for good.
+    dead: Option<String>,
 }
 
 impl SettingsBody {
-    fn of(queue: &Queue) -> Self {
+    /// What counts here: no more than the ceilings.
+    fn of(queue: &Queue, ceilings: &Ceilings) -> Self {
+        let retention = ceilings.retention_of(queue);
         Self {
             endpoint: queue.endpoint.clone(),
             retry: queue.retry.as_ref().map(retry::show),
             timeout: queue.timeout.map(format_duration),
-            concurrency: queue.concurrency,
+            concurrency: ceilings.concurrency_of(queue.concurrency),
             rate: queue.rate,
-            payload_limit: queue.payload_limit,
+            payload_limit: ceilings.payload_of(Some(queue)),
             missed: queue.missed.map(recurrence::show_any_missed),
             statuses: queue.statuses.clone(),
             cloudevents: queue.cloudevents.clone(),
@@ -192,6 +203,11 @@ impl SettingsBody {
             priority: queue.priority,
             mode: (queue.mode == Mode::Pull).then_some(queue.mode),
             lease: queue.lease.map(format_duration),
+            overlap: queue.overlap.map(Overlap::as_str),
+            retention: retention.map(|it| RetentionBody {
+                done: it.done.map(format_duration),
+                dead: it.dead.map(format_duration),
+            }),
         }
     }
 }
@@ -208,7 +224,7 @@ async fn whole(
     Ok(WholeQueue {
         counts,
         revision: revision.map(|version| version.0),
-        settings: SettingsBody::of(&settings),
+        settings: SettingsBody::of(&settings, app.catalogue().ceilings()),
     })
 }
 
@@ -241,7 +257,8 @@ pub(super) async fn put(
     Query::of(request.uri(), &[])?;
     let condition = precondition(request.headers(), Honoured::Both)?;
     let body = json_body(&app, request).await?;
-    let make = |known: &Resources| Ok(Some(read(&body, known)?.to_value()));
+    let ceilings = app.catalogue().ceilings();
+    let make = |known: &Resources| Ok(Some(read(&body, known, ceilings)?.to_value()));
     let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
     let changed = stored::change(&app, &setting, condition, version, "queue", make).await?;
     let known = app.look().await?;
@@ -334,7 +351,7 @@ pub(super) fn no_such_queue() -> Problem {
 }
 
 /// Reads the settings of a queue and checks every bound.
-fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
+fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Problem> {
     let mut object = Field::root(json::parse(body)?).object()?;
     let endpoint = object.take("endpoint");
     let policy = object.take("retry");
@@ -347,6 +364,7 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
     let cloudevents = object.take("cloudevents");
     let (serial, priority) = (object.take("serial"), object.take("priority"));
     let (mode, lease) = (object.take("mode"), object.take("lease"));
+    let (overlap, retention) = (object.take("overlap"), object.take("retention"));
     object.finish()?;
     let is_pulled = mode.as_ref().map_or(Ok(Mode::Push), read_mode)? == Mode::Pull;
     if is_pulled && let Some(endpoint) = &endpoint {
@@ -357,15 +375,24 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
         let detail = "a queue has a lease where its mode is \"pull\"";
         return Err(invalid(lease, detail));
     }
+    let concurrency = concurrency
+        .as_ref()
+        .map(|field| read_concurrency(field, ceilings));
+    let payload_limit = payload_limit
+        .as_ref()
+        .map(|field| read_limit(field, ceilings));
+    let retention = retention
+        .as_ref()
+        .map(|field| read_retention(field, ceilings));
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
     let endpoint = endpoint.as_ref().map(|field| read_endpoint(field, known));
     Ok(Queue {
         endpoint: endpoint.transpose()?,
         retry: policy.as_ref().map(retry::read).transpose()?,
         timeout: timeout.as_ref().map(read_timeout).transpose()?,
-        concurrency: concurrency.as_ref().map(read_concurrency).transpose()?,
+        concurrency: concurrency.transpose()?,
         rate: rate.as_ref().map(read_rate).transpose()?,
-        payload_limit: payload_limit.as_ref().map(read_limit).transpose()?,
+        payload_limit: payload_limit.transpose()?,
         missed: missed.as_ref().map(recurrence::read_missed).transpose()?,
         statuses: statuses.unwrap_or_default(),
         cloudevents: cloudevents.as_ref().map(read_cloudevents).transpose()?,
@@ -373,6 +400,8 @@ fn read(body: &[u8], known: &Resources) -> Result<Queue, Problem> {
         priority: priority.as_ref().map(read_priority).transpose()?,
         mode: if is_pulled { Mode::Pull } else { Mode::Push },
         lease: lease.as_ref().map(leases::read_lease).transpose()?,
+        overlap: overlap.as_ref().map(recurrence::read_overlap).transpose()?,
+        retention: retention.transpose()?,
     })
 }
 
@@ -408,8 +437,49 @@ fn read_cloudevents(field: &Field<'_>) -> Result<CloudEvents, Problem> {
     Ok(event)
 }
 
-fn read_limit(field: &Field<'_>) -> Result<u64, Problem> {
-    let limit = field.whole()?.filter(|limit| *limit <= CEILING);
-    let detail = || format!("payload_limit is a whole number of bytes, at most {CEILING}");
-    limit.ok_or_else(|| invalid(field, detail()))
+fn read_limit(field: &Field<'_>, ceilings: &Ceilings) -> Result<u64, Problem> {
+    let limit = field.whole()?.filter(|limit| *limit <= PAYLOAD_MAX_BYTES);
+    let detail =
+        || format!("payload_limit is a whole number of bytes, at most {PAYLOAD_MAX_BYTES}");
+    let limit = limit.ok_or_else(|| invalid(field, detail()))?;
+    let ceiling = ceilings.payload;
+    if limit > ceiling {
+        let detail = format!(
+            "payload_limit is at most {ceiling} bytes here (--payload-ceiling-mib, --body-memory)"
+        );
+        return Err(above_ceiling(field, ceiling, detail));
+    }
+    Ok(limit)
+}
+
+/// How long timers are kept once they have ended.
+fn read_retention(field: &Field<'_>, ceilings: &Ceilings) -> Result<Retention, Problem> {
+    let mut object = field.object()?;
+    let (done, dead) = (object.take("done"), object.take("dead"));
+    object.finish()?;
+    let span = |field: &Field<'_>| {
+        let span = retry::duration(field)?;
+        let span = span.filter(|span| *span <= KEEP_DEAD_MAX);
+        span.ok_or_else(|| {
+            invalid(
+                field,
+                "a retention is a duration of at most 3650 days, such as 30d",
+            )
+        })
+    };
+    let done = done.as_ref().map(|field| {
+        let (done, ceiling) = (span(field)?, ceilings.keep_done);
+        if done > ceiling {
+            let ceiling = format_duration(ceiling);
+            let detail = format!("done timers are kept for at most {ceiling} here (--keep-done)");
+            return Err(above_ceiling(field, ceiling, detail));
+        }
+        Ok(done)
+    });
+    // Without it, and with null, they are kept for good.
+    let dead = dead.filter(|field| !matches!(field.kind(), Kind::Null));
+    Ok(Retention {
+        done: done.transpose()?,
+        dead: dead.as_ref().map(span).transpose()?,
+    })
 }

@@ -132,7 +132,7 @@ fn read_repeats(field: &Field<'_>) -> Result<NonZeroU32, Problem> {
     })
 }
 
-fn read_overlap(field: &Field<'_>) -> Result<Overlap, Problem> {
+pub(super) fn read_overlap(field: &Field<'_>) -> Result<Overlap, Problem> {
     Overlap::from_name(&field.text()?)
         .ok_or_else(|| unschedulable(field, "the overlap is skip or queue"))
 }
@@ -491,6 +491,7 @@ mod tests {
         let dead = |reason| State::Dead {
             at: Timestamp::from_micros(3),
             reason,
+            keep_until: None,
         };
         let done = State::Done {
             at: Timestamp::from_micros(3),

@@ -17,10 +17,13 @@ use super::drain;
 use super::problem::{Code, Problem};
 use crate::bodies::Share;
 use crate::callers::Caller;
+use crate::resources::Resources;
 use crate::resources::endpoint::EndpointName;
 
-/// The longest body, in bytes.
+/// The longest body, in bytes, unless it sets a timer of a queue that takes longer ones.
 pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
+/// How long everything but the timer's body may be in the body of a set of such a queue.
+const AROUND_BODY_BYTES: u64 = 64 << 10;
 /// So much of each body is not counted as memory for bodies, so that small requests go on while large
 /// ones have it all. The number of connections bounds it.
 const FREE_BODY_BYTES: usize = 8 << 10;
@@ -28,6 +31,19 @@ const FREE_BODY_BYTES: usize = 8 << 10;
 const SMALL_BODY_BYTES: usize = 16 << 10;
 /// How long a caller may take to send a body.
 const BODY_DEADLINE: Duration = Duration::from_secs(10);
+/// So many bytes more of it may take a second longer.
+const BODY_BYTES_A_SECOND: usize = 1 << 20;
+
+/// The longest body of a request that sets a timer of a queue with this limit: what a timer's body takes in base64,
+/// and what stands around it.
+pub(crate) const fn body_bytes_for(payload: u64) -> u64 {
+    let bytes = payload.div_ceil(3) * 4 + AROUND_BODY_BYTES;
+    if bytes < MAX_BODY_BYTES as u64 {
+        MAX_BODY_BYTES as u64
+    } else {
+        bytes
+    }
+}
 
 /// What a POST asks of a timer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -350,7 +366,14 @@ fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>
 #[derive(Debug)]
 pub(crate) struct Held {
     bytes: Bytes,
-    _share: Share,
+    share: Share,
+}
+
+impl Held {
+    /// Drops the body, and keeps its share: of what is made of it, as long as that is there.
+    pub(crate) fn into_share(self) -> Share {
+        self.share
+    }
 }
 
 impl Deref for Held {
@@ -363,8 +386,34 @@ impl Deref for Held {
 
 /// The bytes of a body that must be JSON.
 pub(crate) async fn json_body(app: &App, request: Request<Body>) -> Result<Held, Problem> {
+    json_body_within(app, request, MAX_BODY_BYTES).await
+}
+
+/// The same of a request that sets a timer of this queue, which may take longer ones.
+pub(crate) async fn json_body_for(
+    app: &App,
+    queue: &QueueName,
+    request: Request<Body>,
+) -> Result<Held, Problem> {
+    let known = app.resources().await?;
+    let mut most = longest_body(app, &known, queue);
+    // Another node of the cluster may have put the limit a moment ago.
+    if app.cluster().is_some() && announced(&request).is_some_and(|bytes| bytes > most as u64) {
+        most = longest_body(app, &*app.look().await?, queue);
+    }
+    json_body_within(app, request, most).await
+}
+
+fn longest_body(app: &App, known: &Resources, queue: &QueueName) -> usize {
+    let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
+    let payload = app.catalogue().ceilings().payload_of(queue);
+    let most = payload.map_or(MAX_BODY_BYTES as u64, body_bytes_for);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+async fn json_body_within(app: &App, request: Request<Body>, most: usize) -> Result<Held, Problem> {
     let is_json = only(request.headers(), &header::CONTENT_TYPE)?.is_some_and(is_json);
-    let bytes = body(app, request).await?;
+    let bytes = body_within(app, request, most).await?;
     if !is_json {
         return Err(Problem::new(
             Code::UnsupportedMediaType,
@@ -393,23 +442,33 @@ pub(crate) async fn optional_json_body(
     ))
 }
 
+/// How long the body of a request says to be.
+fn announced(request: &Request<Body>) -> Option<u64> {
+    let announced = request.headers().get(header::CONTENT_LENGTH)?;
+    announced.to_str().ok()?.parse().ok()
+}
+
 /// Reads a body of bounded size in bounded time, as far as there is memory for it.
 pub(crate) async fn body(app: &App, request: Request<Body>) -> Result<Held, Problem> {
-    let announced = request.headers().get(header::CONTENT_LENGTH);
-    let announced = announced.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|bytes| bytes > MAX_BODY_BYTES as u64) {
-        return Err(too_large());
+    body_within(app, request, MAX_BODY_BYTES).await
+}
+
+async fn body_within(app: &App, request: Request<Body>, most: usize) -> Result<Held, Problem> {
+    if announced(&request).is_some_and(|bytes| bytes > most as u64) {
+        return Err(too_large(most));
     }
     let caller = request.extensions().get::<Caller>().copied();
-    let read = collect(request.into_body(), app.bodies.share(caller));
+    let read = collect(request.into_body(), app.bodies.share(caller), most);
     let late = |_| Problem::new(Code::Timeout, "the body took too long to arrive");
-    tokio::time::timeout(BODY_DEADLINE, read)
+    let longer = (most - MAX_BODY_BYTES).div_ceil(BODY_BYTES_A_SECOND);
+    let longer = Duration::from_secs(u64::try_from(longer).unwrap_or_default());
+    tokio::time::timeout(BODY_DEADLINE + longer, read)
         .await
         .map_err(late)?
 }
 
 /// Gathers a body. Its share grows with what has come, not with what is announced.
-async fn collect(mut body: Body, mut share: Share) -> Result<Held, Problem> {
+async fn collect(mut body: Body, mut share: Share, most: usize) -> Result<Held, Problem> {
     let mut bytes = Bytes::default();
     while let Some(frame) = body.frame().await {
         let broken = |_| Problem::malformed("the body ended early or is badly framed");
@@ -417,8 +476,8 @@ async fn collect(mut body: Body, mut share: Share) -> Result<Held, Problem> {
             continue;
         };
         let length = bytes.len() + piece.len();
-        if length > MAX_BODY_BYTES {
-            return Err(too_large());
+        if length > most {
+            return Err(too_large(most));
         }
         let counted = |length: usize| match length {
             0..=FREE_BODY_BYTES => 0,
@@ -428,12 +487,9 @@ async fn collect(mut body: Body, mut share: Share) -> Result<Held, Problem> {
         if after > before && !share.take(after - before) {
             return Err(full());
         }
-        bytes.append(&piece)?;
+        bytes.append(&piece, most)?;
     }
-    Ok(Held {
-        bytes,
-        _share: share,
-    })
+    Ok(Held { bytes, share })
 }
 
 /// The bytes of a body. Those of a large one are not on the heap: they would leave it in pieces, and
@@ -462,15 +518,15 @@ impl Deref for Bytes {
 }
 
 impl Bytes {
-    /// Adds a piece with which it has [`MAX_BODY_BYTES`] at the most.
-    fn append(&mut self, piece: &[u8]) -> Result<(), Problem> {
+    /// Adds a piece with which it has so many bytes at the most.
+    fn append(&mut self, piece: &[u8], most: usize) -> Result<(), Problem> {
         if let Self::Small(bytes) = self {
             if bytes.len() + piece.len() <= SMALL_BODY_BYTES {
                 bytes.extend_from_slice(piece);
                 return Ok(());
             }
             // No page of it is there before it is written to.
-            let mut map = MmapMut::map_anon(MAX_BODY_BYTES).map_err(|_| full())?;
+            let mut map = MmapMut::map_anon(most).map_err(|_| full())?;
             let length = bytes.len();
             map[..length].copy_from_slice(bytes);
             *self = Self::Large { map, length };
@@ -491,11 +547,14 @@ fn full() -> Problem {
     )
 }
 
-fn too_large() -> Problem {
-    Problem::new(
-        Code::TooLarge,
-        format!("a body has at most {MAX_BODY_BYTES} bytes"),
-    )
+fn too_large(most: usize) -> Problem {
+    let detail = match most {
+        MAX_BODY_BYTES => format!("a body has at most {most} bytes"),
+        more => format!(
+            "the body of a request that sets a timer of this queue has at most {more} bytes"
+        ),
+    };
+    Problem::new(Code::TooLarge, detail)
 }
 
 /// `application/json`, in UTF-8 if it says in what.

@@ -23,16 +23,17 @@ use super::pages;
 use super::problem::{Code, Problem};
 use super::recurrence;
 use super::request::{
-    Condition, Held, Honoured, Known, Query, Verb, has_already, json_body, optional_json_body,
-    precondition, queue_of, timer_and_verb_of, timer_of,
+    Condition, Held, Honoured, Known, Query, Verb, has_already, json_body, json_body_for,
+    optional_json_body, precondition, queue_of, timer_and_verb_of, timer_of,
 };
 use super::retry::{self, NextAttempt, Standing};
 use super::{App, answer};
-use crate::answered::{Answered, micros};
+use crate::answered::{Answered, KeepAnswers, micros};
 use crate::deliver::carries_body;
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::{Extras, Job, Spread, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
+use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::queue::Mode;
 use crate::resources::route::check_path;
@@ -94,19 +95,23 @@ pub(super) async fn set(
     Query::of(request.uri(), &[])?;
     let condition = precondition(request.headers(), Honoured::Both)?;
     let trace = TraceContext::of(request.headers());
-    let body = json_body(&app, request).await?;
+    let body = json_body_for(&app, &name.queue, request).await?;
     let NewTimer {
         due,
         policy,
         mut job,
         options,
     } = read_known(&app, &body, &name).await?;
+    // What is made of a long body takes its place.
+    let _share = body.into_share();
     job.extras.trace = trace;
+    let payload = job.encode();
+    drop(job);
     let request = |precondition| durable::Request::Set {
         name: name.clone(),
         due,
         policy,
-        payload: job.encode(),
+        payload,
         precondition,
         options,
     };
@@ -176,7 +181,12 @@ async fn read_known(
     let known = app.resources().await?;
     let is_tagged = app.timers.shards().is_by_tag();
     let of = (&name.queue, is_tagged.then_some(&name.key));
-    match read_set(body, &app.targets, &known, of) {
+    let here = Here {
+        targets: &app.targets,
+        ceilings: app.catalogue().ceilings(),
+        now: app.clock.timestamp(),
+    };
+    match read_set(body, &here, &known, of) {
         Err(problem)
             if app.cluster().is_some()
                 && matches!(
@@ -184,7 +194,7 @@ async fn read_known(
                     Some("/target" | "/target/endpoint" | "/target/url" | "/serial_key")
                 ) =>
         {
-            read_set(body, &app.targets, &*app.look().await?, of)
+            read_set(body, &here, &*app.look().await?, of)
         }
         read => read,
     }
@@ -198,16 +208,23 @@ struct NewTimer {
     options: SetOptions,
 }
 
+/// What a set depends on beside what is stored.
+struct Here<'a> {
+    targets: &'a Targets,
+    ceilings: &'a Ceilings,
+    now: Timestamp,
+}
+
 /// `key` is that of the timer where tags decide about shards.
 fn read_set(
     body: &[u8],
-    targets: &Targets,
+    here: &Here<'_>,
     known: &Resources,
     (queue, key): (&QueueName, Option<&Key>),
 ) -> Result<NewTimer, Problem> {
     let mut object = Field::root(json::parse(body)?).object()?;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
-    let says_missed = object.has("missed");
+    let (says_missed, says_overlap) = (object.has("missed"), object.has("overlap"));
     let spread = object.take("spread");
     let (serial_key, priority) = (object.take("serial_key"), object.take("priority"));
     let adaptive = object.take("adaptive");
@@ -221,7 +238,7 @@ fn read_set(
     if is_pulled {
         fields.refuse_target()?;
     }
-    let spread = spread.as_ref().map(|field| fields.spread(field));
+    let spread = spread.as_ref().map(|field| fields.spread(field, here.now));
     let spread = spread.transpose()?;
     let serial_key = serial_key.as_ref().map(|field| {
         let is_serial = queue.is_some_and(|queue| queue.serial);
@@ -233,7 +250,7 @@ fn read_set(
     let adaptive = adaptive.as_ref();
     let adaptive = adaptive.map(|field| recurrence::read_adaptive(field, recurrence));
     let adaptive = adaptive.transpose()?;
-    let target = fields.target(targets, of_queue.is_some())?;
+    let target = fields.target(here.targets, of_queue.is_some())?;
     let target = target.unwrap_or_default();
     fields.check_method(&target.method)?;
     let endpoint = fields.endpoint(&target, known, of_queue)?;
@@ -246,7 +263,7 @@ fn read_set(
             bytes,
         } => (Some(content_type), bytes),
     };
-    let most = queue.and_then(|queue| queue.payload_limit);
+    let most = here.ceilings.payload_of(queue);
     if most.is_some_and(|most| body.len() as u64 > most) {
         return Err(fields.too_large(most.unwrap_or_default()));
     }
@@ -258,6 +275,14 @@ fn read_set(
         .filter(|_| !says_missed)
     {
         fields.options.missed = missed;
+    }
+    if let (Some(recurrence), Some(overlap)) = (
+        fields.options.recurrence.as_mut(),
+        queue
+            .and_then(|queue| queue.overlap)
+            .filter(|_| !says_overlap),
+    ) {
+        recurrence.overlap = overlap;
     }
     let timeout = timeout_of(&target, queue.and_then(|queue| queue.timeout));
     Ok(NewTimer {
@@ -409,8 +434,8 @@ impl<'a> SetFields<'a> {
         })
     }
 
-    /// How far the due time is spread, drawn here and now.
-    fn spread(&self, field: &Field<'_>) -> Result<Spread, Problem> {
+    /// How far the due time is spread, drawn here and now: no further than a timer may be ahead.
+    fn spread(&self, field: &Field<'_>, now: Timestamp) -> Result<Spread, Problem> {
         if self.options.recurrence.is_some() {
             return Err(field.malformed("a timer that recurs has a jitter and no spread"));
         }
@@ -421,7 +446,12 @@ impl<'a> SetFields<'a> {
         })?;
         let seed = getrandom::u64();
         let seed = seed.map_err(|_| Problem::new(Code::Internal, "there is no randomness"))?;
+        let ahead = match self.due {
+            Due::In(delay) => delay,
+            Due::At(at) => at.saturating_since(now),
+        };
         let drawn = Random::new(seed).micros_up_to(within);
+        let drawn = drawn.min(Due::MAX_AHEAD.saturating_sub(ahead));
         Ok(Spread { within, drawn })
     }
 
@@ -502,10 +532,10 @@ pub(super) fn read_priority(field: &Field<'_>) -> Result<u32, Problem> {
     number.ok_or_else(|| Problem::new(Code::InvalidSetting, detail).at(field.pointer()))
 }
 
-/// The same due time so much later, as far as one may be ahead.
+/// The same due time so much later.
 fn later(due: Due, by: Duration) -> Due {
     match due {
-        Due::In(delay) => Due::In((delay + by).min(Due::MAX_AHEAD)),
+        Due::In(delay) => Due::In(delay + by),
         Due::At(at) => Due::At(at + by),
     }
 }
@@ -586,11 +616,19 @@ fn read_target(
         return Err(object.malformed("exactly one of url, endpoint is needed"));
     }
     let path = object.take("path");
-    let to = match object.take("endpoint") {
+    let endpoint = object.take("endpoint");
+    // Said to be that of the queue, whether or not the queue has one by now.
+    let is_of_queue = endpoint
+        .as_ref()
+        .is_some_and(|field| matches!(field.kind(), Kind::Null));
+    let to = match endpoint {
+        Some(_) if is_of_queue => None,
         Some(endpoint) => Some(endpoint),
         None if queue_has_endpoint && !object.has("url") => None,
         None => {
-            let url = object.require("url")?;
+            let Some(url) = object.take("url") else {
+                return Err(object.lacking("one of url, endpoint is needed"));
+            };
             if let Some(path) = path {
                 return Err(path.malformed("a path needs an endpoint"));
             }
@@ -994,6 +1032,7 @@ pub(super) async fn get(
         let worker = desk.as_ref()?.worker(&record.name, record.lease_token());
         worker.filter(|_| record.leased_until().is_some())
     };
+    let keep = app.keep_answers();
     app.read(move |timers| {
         let record = timers.get(&name).map_err(Problem::from)?;
         let record =
@@ -1013,7 +1052,7 @@ pub(super) async fn get(
                 &TimerBody {
                     held_by,
                     worker: worker(&record).map(|worker| worker.to_string()),
-                    ..TimerBody::of(&record)
+                    ..TimerBody::of(&record, keep)
                 },
             )
         };
@@ -1222,6 +1261,26 @@ enum Answers {
     Whole,
     /// What is kept but for their bodies: a page of a list has many timers.
     WithoutBodies,
+    /// Nothing: the operator keeps none, and what was kept before is shown no more.
+    None,
+}
+
+impl Answers {
+    /// No more than what the operator has kept of new ones.
+    fn of(keep: KeepAnswers) -> Self {
+        match keep {
+            KeepAnswers::On => Self::Whole,
+            KeepAnswers::Redacted => Self::WithoutBodies,
+            KeepAnswers::Off => Self::None,
+        }
+    }
+
+    fn without_bodies(self) -> Self {
+        match self {
+            Self::Whole => Self::WithoutBodies,
+            other => other,
+        }
+    }
 }
 
 /// A timer with its body as it is delivered.
@@ -1238,7 +1297,7 @@ pub(super) struct WholeTimer {
 }
 
 impl WholeTimer {
-    pub(super) fn of(record: &Record) -> Self {
+    pub(super) fn of(record: &Record, keep: KeepAnswers) -> Self {
         let job = Job::decode(&record.payload).ok();
         let job = job.filter(|job| job.content_type.is_some());
         let (body, bytes) = match job.map(|job| String::from_utf8(job.body)) {
@@ -1247,7 +1306,7 @@ impl WholeTimer {
             Some(Err(error)) => (None, Some(error.into_bytes())),
         };
         Self {
-            timer: TimerBody::listed(record),
+            timer: TimerBody::listed(record, keep),
             body,
             body_base64: bytes.map(|bytes| BASE64_STANDARD.encode(bytes)),
         }
@@ -1255,13 +1314,13 @@ impl WholeTimer {
 }
 
 impl TimerBody {
-    pub(super) fn of(record: &Record) -> Self {
-        Self::with(record, Answers::Whole)
+    pub(super) fn of(record: &Record, keep: KeepAnswers) -> Self {
+        Self::with(record, Answers::of(keep))
     }
 
     /// The same without the bodies of answers.
-    pub(super) fn listed(record: &Record) -> Self {
-        Self::with(record, Answers::WithoutBodies)
+    pub(super) fn listed(record: &Record, keep: KeepAnswers) -> Self {
+        Self::with(record, Answers::of(keep).without_bodies())
     }
 
     fn with(record: &Record, answers: Answers) -> Self {
@@ -1277,7 +1336,12 @@ impl TimerBody {
                 done_at = Some(format_time(at));
                 keep_until = Some(format_time(until));
             }
-            durable::State::Dead { at, reason } => {
+            durable::State::Dead {
+                at,
+                reason,
+                keep_until: until,
+            } => {
+                keep_until = until.map(format_time);
                 dead_at = Some(format_time(at));
                 dead_reason = Some(reason);
             }
@@ -1372,6 +1436,7 @@ impl AttemptBody {
 
     fn of(attempt: &durable::AttemptRecord, run: Option<u32>, answers: Answers) -> Self {
         let answer = attempt.ended.as_ref().and_then(|end| end.answer.as_ref());
+        let answer = answer.filter(|_| answers != Answers::None);
         let answered = answer.and_then(Answered::decode);
         Self {
             number: attempt.number,
@@ -1481,7 +1546,12 @@ mod tests {
     fn a_body_is_kept_as_it_was_sent() {
         let read = |body: &[u8]| {
             let (known, queue) = (Resources::default(), QueueName::new("q").unwrap());
-            let set = read_set(body, &Targets::any(), &known, (&queue, None));
+            let here = Here {
+                targets: &Targets::any(),
+                ceilings: &Ceilings::default(),
+                now: Timestamp::EPOCH,
+            };
+            let set = read_set(body, &here, &known, (&queue, None));
             set.unwrap().job
         };
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body": {"n": 1.000, "e":1e400} }"#;

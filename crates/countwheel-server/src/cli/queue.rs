@@ -28,7 +28,7 @@ pub enum Queue {
 pub struct Put {
     /// The JSON of the settings, as the API takes it; - reads standard input
     #[arg(long, value_name = "FILE",
-          conflicts_with_all = ["endpoint", "timeout", "concurrency", "per_second", "burst", "payload_limit"])]
+          conflicts_with_all = ["endpoint", "timeout", "concurrency", "per_second", "burst", "payload_limit", "keep_done", "keep_dead", "overlap"])]
     file: Option<PathBuf>,
     /// Where its timers go that name no place
     #[arg(long, value_name = "NAME")]
@@ -48,6 +48,15 @@ pub struct Put {
     /// How many bytes the body of a timer may have
     #[arg(long, value_name = "BYTES")]
     payload_limit: Option<u64>,
+    /// How long a done timer is kept
+    #[arg(long, value_name = "D", value_parser = duration)]
+    keep_done: Option<Duration>,
+    /// How long a dead timer is kept; until it is removed unless given
+    #[arg(long, value_name = "D", value_parser = duration)]
+    keep_dead: Option<Duration>,
+    /// What becomes of a run of a recurring timer that comes due before the run before has ended
+    #[arg(long, value_name = "RULE", value_parser = ["skip", "queue"])]
+    overlap: Option<String>,
     #[command(flatten)]
     change: Change,
     #[command(flatten)]
@@ -136,6 +145,14 @@ impl Put {
         if let Some(bytes) = self.payload_limit {
             body["payload_limit"] = bytes.into();
         }
+        if let Some(overlap) = &self.overlap {
+            body["overlap"] = json!(overlap);
+        }
+        for (name, keep) in [("done", self.keep_done), ("dead", self.keep_dead)] {
+            if let Some(keep) = keep {
+                body["retention"][name] = format_duration(keep).into();
+            }
+        }
         limits(&mut body, self.concurrency, self.per_second, self.burst);
         body
     }
@@ -150,6 +167,9 @@ fn sheet(queue: &QueueShown) -> Vec<String> {
     let mut lines = vec![line("queue", &queue.queue), line("timers", &counts)];
     let revision = queue.revision.map(|revision| revision.to_string());
     let limit = queue.payload_limit.map(|bytes| format!("{bytes} bytes"));
+    let kept = queue.retention.as_ref();
+    let done = kept.and_then(|kept| kept.done.clone());
+    let dead = kept.and_then(|kept| kept.dead.clone());
     let at_a_time = queue.concurrency.map(|attempts| attempts.to_string());
     for (name, value) in [
         ("revision", &revision),
@@ -157,6 +177,9 @@ fn sheet(queue: &QueueShown) -> Vec<String> {
         ("timeout", &queue.timeout),
         ("concurrency", &at_a_time),
         ("body", &limit),
+        ("overlap", &queue.overlap),
+        ("done kept", &done),
+        ("dead kept", &dead),
     ] {
         lines.extend(value.iter().map(|value| line(name, value)));
     }

@@ -130,7 +130,7 @@ pub(super) struct Letter {
 impl Letter {
     fn of(record: &Record, now: Timestamp) -> Self {
         let (died, reason) = match record.state {
-            TimerState::Dead { at, reason } => (at, reason.as_str()),
+            TimerState::Dead { at, reason, .. } => (at, reason.as_str()),
             _ => (record.due, ""),
         };
         Self {

@@ -13,7 +13,7 @@ use super::dead::revive_link;
 use super::queue::class;
 use super::text::{When, count, queue_link, size, span, words};
 use super::{Frame, WITHOUT_TOKEN, answer, timer_of};
-use crate::answered::Answered;
+use crate::answered::{Answered, KeepAnswers};
 use crate::api::App;
 use crate::api::problem::{Code, Problem};
 use crate::api::recurrence;
@@ -50,11 +50,12 @@ async fn page(app: &App, uri: &Uri) -> Result<TimerPage, Problem> {
     let name = timer_of(&query)?;
     let now = app.clock.timestamp();
     let frame = Frame::of(app, now, "", format!("Timer {}", name.key));
+    let keep = app.keep_answers();
     app.read(move |timers| {
         let record = timers.get(&name).map_err(Problem::from)?;
         let record =
             record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
-        Ok(TimerPage::of(frame, &record, now))
+        Ok(TimerPage::of(frame, &record, now, keep))
     })
     .await
 }
@@ -116,7 +117,7 @@ struct Attempt {
 }
 
 impl TimerPage {
-    fn of(frame: Frame, record: &Record, now: Timestamp) -> Self {
+    fn of(frame: Frame, record: &Record, now: Timestamp, keep: KeepAnswers) -> Self {
         let fact = |name: &str, value: String| Fact {
             name: name.to_owned(),
             value,
@@ -143,8 +144,13 @@ impl TimerPage {
                 facts.push(fact("done", moment(at)));
                 facts.push(fact("kept until", moment(keep_until)));
             }
-            TimerState::Dead { at, reason } => {
+            TimerState::Dead {
+                at,
+                reason,
+                keep_until,
+            } => {
                 facts.push(fact("died", moment(at)));
+                facts.extend(keep_until.map(|until| fact("kept until", moment(until))));
                 dead = Some(Dead {
                     reason: reason.as_str(),
                     revive: revive_link(&record.name),
@@ -183,7 +189,7 @@ impl TimerPage {
                 .attempts
                 .iter()
                 .rev()
-                .map(|attempt| Attempt::of(attempt, now))
+                .map(|attempt| Attempt::of(attempt, now, keep))
                 .collect(),
             attempts_left_out: if left_out == 0 {
                 String::new()
@@ -276,10 +282,13 @@ fn without_query(url: &str) -> String {
 }
 
 impl Attempt {
-    fn of(attempt: &AttemptRecord, now: Timestamp) -> Self {
+    fn of(attempt: &AttemptRecord, now: Timestamp, keep: KeepAnswers) -> Self {
         let end = attempt.ended.as_ref();
+        let kept = end.and_then(|end| end.answer.as_ref());
+        let kept = kept.filter(|_| keep != KeepAnswers::Off);
         let result = end.map_or("running", |end| end.result.as_str());
-        let answered = end.and_then(|end| Answered::decode(end.answer.as_ref()?));
+        let answered = kept.and_then(Answered::decode);
+        let shown = answered.as_ref().filter(|_| keep == KeepAnswers::On);
         Self {
             number: count(attempt.number.into()),
             started: When::of(attempt.started, now),
@@ -299,7 +308,7 @@ impl Attempt {
                 _ => "bad",
             },
             answer: end.map_or(String::new(), |end| end.detail.clone()),
-            said: answered.as_ref().map_or(String::new(), said),
+            said: shown.map_or(String::new(), said),
             phases: answered.as_ref().map_or(String::new(), phases),
         }
     }

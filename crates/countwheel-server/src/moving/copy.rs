@@ -1,13 +1,15 @@
 //! Timers on their way from a store into the tables: read in pages or by name, written in large statements on
 //! several connections.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use countwheel_durable::store::{Before, Change, Filter, Shard, Store};
-use countwheel_durable::{Record, Shards, State, TimerName};
+use countwheel_durable::{Record, Shards, TimerName};
 use countwheel_postgres::ArrivalLane;
 use countwheel_time::Timestamp;
+use parking_lot::{Condvar, Mutex};
 
 use super::MoveError;
 use super::tap::Tapped;
@@ -18,6 +20,8 @@ const ROWS_MAX: usize = 1_000;
 const BYTES_MAX: usize = 2 << 20;
 /// So many timers a connection has before it.
 const AHEAD: usize = 4 * ROWS_MAX;
+/// So many bytes of them: more than the longest record and what a statement gathers, else both sides might wait.
+const AHEAD_BYTES: usize = 32 << 20;
 /// So many timers a page has.
 const PAGE: usize = 1_000;
 
@@ -33,9 +37,57 @@ impl Lane for ArrivalLane {
     }
 }
 
+/// How many bytes a lane has before it; `None` once it takes nothing more.
+struct Room {
+    taken: Mutex<Option<usize>>,
+    freed: Condvar,
+}
+
+impl Room {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            taken: Mutex::new(Some(0)),
+            freed: Condvar::new(),
+        })
+    }
+
+    /// Waits until there is room for so many more bytes, or the lane has ended.
+    fn take(&self, bytes: usize) {
+        let mut taken = self.taken.lock();
+        while taken.is_some_and(|taken| taken > 0 && taken + bytes > AHEAD_BYTES) {
+            self.freed.wait(&mut taken);
+        }
+        *taken = taken.map(|taken| taken + bytes);
+    }
+
+    fn give(&self, bytes: usize) {
+        let mut taken = self.taken.lock();
+        *taken = taken.map(|taken| taken.saturating_sub(bytes));
+        self.freed.notify_all();
+    }
+}
+
+/// Ends the waiting for room, however the lane ends.
+struct Ends(Arc<Room>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        *self.0.taken.lock() = None;
+        self.0.freed.notify_all();
+    }
+}
+
+/// How many bytes a change takes.
+fn bytes_of(change: &Change) -> usize {
+    match change {
+        Change::Put { record, .. } => record.content_bytes(),
+        _ => 0,
+    }
+}
+
 /// Where what is read goes.
 pub(super) struct Way<'a> {
-    lanes: Vec<SyncSender<Change>>,
+    lanes: Vec<(SyncSender<Change>, Arc<Room>)>,
     shards: Shards,
     /// Called now and then, while much is read.
     beat: &'a mut dyn FnMut(u64) -> Result<(), MoveError>,
@@ -51,10 +103,10 @@ impl Way<'_> {
             Change::Given(_) | Change::Clock(_) | Change::Setting(_) => return Ok(()),
         };
         let lane = usize::from(self.shards.of(name).0) % self.lanes.len();
+        let (sender, room) = &self.lanes[lane];
+        room.take(bytes_of(&change));
         // A lane that has ended says why itself.
-        self.lanes[lane]
-            .send(change)
-            .map_err(|_| MoveError::GivenUp)?;
+        sender.send(change).map_err(|_| MoveError::GivenUp)?;
         self.sent += 1;
         if self.sent.is_multiple_of(PAGE as u64) {
             (self.beat)(self.sent)?;
@@ -124,9 +176,9 @@ impl Way<'_> {
     }
 }
 
-/// Whether it is done and was kept for long enough: it is gone for whoever asks.
+/// Whether it is done or dead and was kept for long enough: it is gone for whoever asks.
 fn is_past(record: &Record, now: Timestamp) -> bool {
-    matches!(record.state, State::Done { keep_until, .. } if keep_until <= now)
+    record.is_over(now)
 }
 
 /// Calls `read`, which sends timers, and writes them on the lanes. Once it has returned, all are written.
@@ -141,7 +193,10 @@ pub(super) fn pour(
             .iter_mut()
             .map(|lane| {
                 let (sender, receiver) = sync_channel(AHEAD);
-                (sender, scope.spawn(move || write(lane, &receiver)))
+                let room = Room::new();
+                let ends = Ends(Arc::clone(&room));
+                let writing = scope.spawn(move || write(lane, &receiver, &ends));
+                ((sender, room), writing)
             })
             .unzip();
         let mut way = Way {
@@ -164,17 +219,18 @@ pub(super) fn pour(
 }
 
 /// Writes what comes until nobody sends any more.
-fn write(lane: &mut impl Lane, coming: &Receiver<Change>) -> Result<(), MoveError> {
+fn write(
+    lane: &mut impl Lane,
+    coming: &Receiver<Change>,
+    Ends(room): &Ends,
+) -> Result<(), MoveError> {
     let mut batch = Vec::new();
     let mut bytes = 0;
     loop {
         let next = coming.recv().ok();
         let is_last = next.is_none();
         if let Some(change) = next {
-            bytes += match &change {
-                Change::Put { record, .. } => record.content_bytes(),
-                _ => 0,
-            };
+            bytes += bytes_of(&change);
             batch.push(change);
         }
         if is_last || batch.len() >= ROWS_MAX || bytes >= BYTES_MAX {
@@ -182,6 +238,7 @@ fn write(lane: &mut impl Lane, coming: &Receiver<Change>) -> Result<(), MoveErro
                 return Err(MoveError::GivenUp);
             }
             batch.clear();
+            room.give(bytes);
             bytes = 0;
         }
         if is_last {
@@ -195,9 +252,9 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::{Arc, LazyLock};
 
-    use countwheel_durable::Revision;
     use countwheel_durable::store::MemoryStore;
     use countwheel_durable::store::conformance::varied_records;
+    use countwheel_durable::{Revision, State};
     use parking_lot::Mutex;
 
     use super::*;
@@ -339,5 +396,44 @@ mod tests {
             way.all(&store, NOW)
         });
         assert!(matches!(copied, Err(MoveError::GivenUp)), "{copied:?}");
+    }
+
+    /// Four thousand long timers were read before the first was written.
+    #[test]
+    fn what_is_read_ahead_has_so_many_bytes_at_the_most() {
+        const EACH: usize = 4 << 20;
+        /// Writes nothing before as much is read as there may be.
+        struct Slow(Arc<Mutex<(usize, usize)>>);
+        impl Lane for Slow {
+            fn write(&mut self, changes: &[Change]) -> Result<bool, MoveError> {
+                let written: usize = changes.iter().map(bytes_of).sum();
+                let is_read = |counts: &(usize, usize)| counts.0 - counts.1 >= AHEAD_BYTES;
+                for _ in 0..10_000 {
+                    if is_read(&self.0.lock()) {
+                        break;
+                    }
+                    thread::yield_now();
+                }
+                let mut counts = self.0.lock();
+                // One is sent, and not counted as sent yet.
+                assert!(counts.0 - counts.1 <= AHEAD_BYTES + EACH, "{counts:?}");
+                counts.1 += written;
+                Ok(true)
+            }
+        }
+        let counts = Arc::default();
+        let mut lanes = [Slow(Arc::clone(&counts))];
+        let sent = pour(&mut lanes, Shards::ONE, &mut |_| Ok(()), |way| {
+            for number in 0..40 {
+                let mut long = record("q", number, number);
+                long.attempts = Vec::new();
+                long.payload = vec![0; EACH];
+                way.send(Change::put(long))?;
+                counts.lock().0 += EACH;
+            }
+            Ok(())
+        });
+        assert_eq!(sent.unwrap(), 40);
+        assert_eq!(*counts.lock(), (40 * EACH, 40 * EACH));
     }
 }

@@ -87,6 +87,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
         connections_per_address,
         trusted_proxy,
         body_memory,
+        payload_ceiling_mib,
     } = &args.front;
     let format = args.log.log_format.to_possible_value();
     let format = format.map_or(String::new(), |format| format.get_name().to_owned());
@@ -97,6 +98,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
             connections_per_address.to_string(),
         ),
         ("--body-memory", body_memory.to_string()),
+        ("--payload-ceiling-mib", payload_ceiling_mib.to_string()),
         ("--log-format", format),
         ("--log-level", args.log.log_level.to_string()),
     ];

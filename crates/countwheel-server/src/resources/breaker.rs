@@ -20,7 +20,7 @@ pub(crate) const FAILURES_MAX: u32 = 10_000;
 pub(crate) const PAUSE_MIN: Duration = Duration::from_millis(100);
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(86_400);
 /// How many endpoints there is something to say of at a time; the others count as healthy.
-const KNOWN_MAX: usize = 65_536;
+pub(crate) const KNOWN_MAX: usize = 65_536;
 /// For how long a node tells others that a breaker has closed.
 const CLOSED_FOR: Duration = Duration::from_secs(10);
 /// For how long what another node said of failures counts: it says so twice a second.

@@ -24,6 +24,16 @@ const ENDPOINT: &str = "endpoint ";
 const NOWHERE: &str = "nowhere ";
 const REFUSED: &str = "refused ";
 const SERIAL: &str = "serial ";
+/// The flow of all attempts with a large payload, and what the names of those to one place begin with.
+const LARGE: &str = "large";
+const LARGE_TO: &str = "large to ";
+
+/// Attempts whose payloads are longer have limits of their own: the request of an attempt is in memory.
+const LARGE_FROM: usize = 2 << 20;
+/// How many of them run at a time in a process.
+pub(crate) const LARGE_AT_ONCE: u32 = 8;
+/// How many of those go to one place, so that one that hangs leaves some to the others.
+pub(crate) const LARGE_TO_ONE: u32 = 4;
 
 /// The limits of all flows of a service.
 #[derive(Debug)]
@@ -177,6 +187,10 @@ impl DeliveryLimits {
                 None => Flow::new(format!("{NOWHERE}{}", name.queue)),
             }),
         };
+        if payload.len() > LARGE_FROM && !is_pulled {
+            let to = own.as_ref().map_or("", Flow::as_str);
+            flows.extend([Flow::new(LARGE), Flow::new(format!("{LARGE_TO}{to}"))]);
+        }
         flows.extend(own);
         let Extras {
             serial_key,
@@ -262,6 +276,16 @@ impl Flows for DeliveryLimits {
                 ..FlowLimits::default()
             };
         }
+        let of_process = match text {
+            LARGE => Some(LARGE_AT_ONCE),
+            _ => text.starts_with(LARGE_TO).then_some(LARGE_TO_ONE),
+        };
+        if of_process.is_some() {
+            return FlowLimits {
+                at_once: of_process,
+                ..FlowLimits::default()
+            };
+        }
         let whole = Whole::in_known(&self.catalogue, &known, flow);
         let loans = self.loans.get();
         let lent = |lending| loans.and_then(|loans| loans.count(flow, lending));
@@ -295,13 +319,13 @@ impl Whole {
     }
 
     fn in_known(catalogue: &Catalogue, known: &Resources, flow: &Flow) -> Self {
-        let text = flow.as_str();
+        let (text, ceilings) = (flow.as_str(), catalogue.ceilings());
         if let Some(queue) = text.strip_prefix(QUEUE) {
             let queue = QueueName::from_text(queue).ok();
             let entry = queue.and_then(|queue| known.queue(&queue));
             let queue = entry.and_then(|entry| entry.what.as_deref());
             return Self {
-                places: queue.and_then(|queue| queue.concurrency),
+                places: queue.and_then(|queue| ceilings.concurrency_of(queue.concurrency)),
                 rate: queue.and_then(|queue| queue.rate),
                 shared: false,
             };
@@ -320,7 +344,7 @@ impl Whole {
         let entry = name.and_then(|name| known.endpoint(&name));
         let endpoint = entry.and_then(|entry| entry.what.as_deref());
         Self {
-            places: endpoint.and_then(|it| it.settings.concurrency),
+            places: endpoint.and_then(|it| ceilings.concurrency_of(it.settings.concurrency)),
             rate: endpoint.and_then(|it| it.settings.rate),
             shared: true,
         }

@@ -3,6 +3,7 @@
 
 pub(crate) mod blocked;
 pub(crate) mod breaker;
+pub(crate) mod ceilings;
 pub(crate) mod cloudevents;
 pub(crate) mod endpoint;
 pub(crate) mod failing;
@@ -20,8 +21,8 @@ use std::time::Duration;
 
 use countwheel_cluster::NodeId;
 use countwheel_durable::{
-    QueueName, Request, RetryPolicy, SettingName, SettingPrecondition, Settings, SettingsVersion,
-    Timers,
+    Keep, QueueName, Request, Retention, RetryPolicy, SettingName, SettingPrecondition, Settings,
+    SettingsVersion, Timers,
 };
 use countwheel_time::{Clock, Instant};
 use parking_lot::{Mutex, RwLock};
@@ -31,6 +32,7 @@ use tokio::sync::oneshot;
 
 use self::blocked::Blocked;
 use self::breaker::{Breakers, Health};
+use self::ceilings::Ceilings;
 use self::endpoint::{Endpoint, EndpointName, Opened};
 use self::failing::Failing;
 use self::queue::{Mode, Queue};
@@ -205,6 +207,20 @@ pub(crate) struct Catalogue {
     breakers: Breakers,
     blocked: Blocked,
     failing: Failing,
+    ceilings: Ceilings,
+}
+
+/// How long a queue keeps what has ended, as its settings are when it ends.
+impl Retention for Catalogue {
+    fn keep(&self, queue: &QueueName) -> Keep {
+        let known = self.known();
+        let settings = known.queue(queue).and_then(|entry| entry.what.as_deref());
+        let kept = settings.and_then(|settings| self.ceilings.retention_of(settings));
+        kept.map_or_else(Keep::default, |kept| Keep {
+            done: kept.done,
+            dead: kept.dead,
+        })
+    }
 }
 
 impl Catalogue {
@@ -219,7 +235,19 @@ impl Catalogue {
             breakers: Breakers::default(),
             blocked: Blocked::default(),
             failing: Failing::default(),
+            ceilings: Ceilings::default(),
         }
+    }
+
+    /// The same, with other ceilings than those of the defaults of the flags.
+    pub(crate) fn with_ceilings(mut self, ceilings: Ceilings) -> Self {
+        self.ceilings = ceilings;
+        self
+    }
+
+    /// How far settings may go here.
+    pub(crate) fn ceilings(&self) -> &Ceilings {
+        &self.ceilings
     }
 
     /// What this process has seen of the endpoints.
@@ -327,6 +355,12 @@ impl Catalogue {
         let catalogue = Arc::clone(self);
         let looked = tokio::task::spawn_blocking(move || catalogue.refresh(&timers)).await;
         looked.unwrap_or_else(|_| self.known())
+    }
+
+    /// Knows what is stored before the first timer starts, or is given up and asks how long it is kept.
+    pub(crate) fn begin(&self, settings: &Settings) {
+        let now = Resources::of(settings, &self.known(), &self.vault, &self.roots);
+        *self.known.write() = Arc::new(now);
     }
 
     fn look(&self, timers: &Timers) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use countwheel_durable::{Missed, RetryPolicy};
+use countwheel_durable::{Missed, Overlap, RetryPolicy};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -15,6 +15,11 @@ use crate::time::format_duration;
 
 /// The most bytes that a queue's limit of payloads may name.
 pub(crate) const PAYLOAD_MAX_BYTES: u64 = 16 << 20;
+/// The longest request of a timer as it is stored: the longest body, and everything else. Also where the ceiling is
+/// lower: a node of a cluster takes what another one has accepted.
+pub(crate) const LONGEST_JOB: usize = 17 << 20;
+/// The longest time for which dead timers are kept that are not kept for good.
+pub(crate) const KEEP_DEAD_MAX: Duration = Duration::from_secs(3_650 * 86_400);
 /// The version of the stored form.
 const FORMAT: u32 = 1;
 
@@ -35,6 +40,41 @@ impl Mode {
     }
 }
 
+/// How long timers are kept once they have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Retention {
+    /// `None`: as long as the program keeps done timers.
+    pub(crate) done: Option<Duration>,
+    /// `None`: until they are removed.
+    pub(crate) dead: Option<Duration>,
+}
+
+/// The stored form of it.
+#[derive(Serialize, Deserialize)]
+struct StoredRetention {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    done: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    dead: Option<String>,
+}
+
+impl StoredRetention {
+    fn of(retention: Retention) -> Self {
+        Self {
+            done: retention.done.map(format_duration),
+            dead: retention.dead.map(format_duration),
+        }
+    }
+
+    /// `None` if a text of it is no duration.
+    fn read(&self) -> Option<Retention> {
+        Some(Retention {
+            done: read_span(self.done.as_deref())?,
+            dead: read_span(self.dead.as_deref())?,
+        })
+    }
+}
+
 /// The settings of a queue as they were asked for.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Queue {
@@ -47,6 +87,9 @@ pub(crate) struct Queue {
     /// The longest body of a timer, in bytes.
     pub(crate) payload_limit: Option<u64>,
     pub(crate) missed: Option<Missed>,
+    /// The rule for runs that overlap, of recurring timers that do not say it.
+    pub(crate) overlap: Option<Overlap>,
+    pub(crate) retention: Option<Retention>,
     /// What the statuses of answers mean that the endpoint has no rule for.
     pub(crate) statuses: Statuses,
     /// What deliveries say of themselves as events, if they are to be some.
@@ -83,6 +126,10 @@ struct Stored {
     mode: Mode,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    overlap: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retention: Option<StoredRetention>,
 }
 
 impl Queue {
@@ -103,6 +150,8 @@ impl Queue {
             priority: self.priority,
             mode: self.mode,
             lease: self.lease.map(format_duration),
+            overlap: self.overlap.map(|overlap| overlap.as_str().to_owned()),
+            retention: self.retention.map(StoredRetention::of),
         };
         // Texts and numbers are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -115,6 +164,8 @@ impl Queue {
             return None;
         }
         let missed = stored.missed.as_ref().map(recurrence::missed_of);
+        let overlap = stored.overlap.as_deref().map(Overlap::from_name);
+        let retention = stored.retention.as_ref().map(StoredRetention::read);
         Some(Self {
             endpoint: stored.endpoint,
             retry: read_policy(stored.retry.as_ref())?,
@@ -129,6 +180,8 @@ impl Queue {
             priority: stored.priority,
             mode: stored.mode,
             lease: read_span(stored.lease.as_deref())?,
+            overlap: overlap.map_or(Some(None), |overlap| overlap.map(Some))?,
+            retention: retention.map_or(Some(None), |retention| retention.map(Some))?,
         })
     }
 }
@@ -155,6 +208,11 @@ mod tests {
             missed: Some(Missed::SkipIfOlderThan(Duration::from_secs(60))),
             serial: true,
             priority: Some(7),
+            overlap: Some(Overlap::Queue),
+            retention: Some(Retention {
+                done: Some(Duration::ZERO),
+                dead: Some(Duration::from_secs(2_592_000)),
+            }),
             statuses: [(Named::Class(4), Meaning::Stop)].into_iter().collect(),
             cloudevents: Some(CloudEvents {
                 source: "/orders".to_owned(),
@@ -167,7 +225,11 @@ mod tests {
             missed: Some(Missed::Fire),
             ..Queue::default()
         };
-        for queue in [full, fire, Queue::default()] {
+        let for_good = Queue {
+            retention: Some(Retention::default()),
+            ..Queue::default()
+        };
+        for queue in [full, fire, for_good, Queue::default()] {
             let value = queue.to_value();
             assert_eq!(Queue::of_value(&value).as_ref(), Some(&queue));
             let text = String::from_utf8(value).unwrap();

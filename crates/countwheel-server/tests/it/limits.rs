@@ -11,7 +11,7 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 13] = [
+const ELSEWHERE: [&str; 20] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "trailers of a request",
@@ -25,6 +25,13 @@ const ELSEWHERE: [&str; 13] = [
     "an endpoint or the settings of a queue, as they are stored",
     "all endpoints, queues, drains and purges",
     "timers that name an endpoint and are counted",
+    "`concurrency` of a service",
+    "`payload_limit` of a service",
+    "`retention.done` of a service",
+    "body of a timer",
+    "request that sets a timer of a queue with a `payload_limit`",
+    "time for a body over 1 MiB to arrive",
+    "purges of a queue at a time",
 ];
 
 /// The cells of the rows of a section.
@@ -244,6 +251,29 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
                 client.json("POST", "/v1/queues/q:cancel-purge", "{}");
             }
             return answer;
+        }
+        "failures of a `breaker`" => (
+            path(ENDPOINT),
+            endpoint(&format!(r#","breaker":{{"failures":{amount}}}"#)),
+        ),
+        "pauses of a `breaker`" => {
+            let breaker = format!(r#","breaker":{{"pause":{amount},"pause_max":{amount}}}"#);
+            (path(ENDPOINT), endpoint(&breaker))
+        }
+        "`priority`" => (path(TIMER), set(&format!(r#","priority":{amount}"#))),
+        "`serial_key`" => {
+            let made = client.json("PUT", "/v1/queues/s", r#"{"serial":true}"#);
+            assert!(matches!(made.status, 200 | 201), "{made:?}");
+            let key = format!(r#","serial_key":"{}""#, long(amount));
+            (path("/v1/queues/s/timers/k"), set(&key))
+        }
+        "`retention.done`, `retention.dead`" => {
+            let kept = |which: &str| format!(r#"{{"retention":{{"{which}":{amount}}}}}"#);
+            let answer = client.json("PUT", "/v1/queues/q", &kept("dead"));
+            if answer.status >= 300 {
+                return answer;
+            }
+            (path("/v1/queues/q"), kept("done"))
         }
         "endpoints on a page of their list" => {
             return client.get(&format!("/v1/endpoints?limit={amount}"));

@@ -19,6 +19,7 @@ mod nodes_long;
 mod noise;
 mod process;
 mod purge;
+mod queues;
 mod receivers;
 mod refusals;
 mod resources;

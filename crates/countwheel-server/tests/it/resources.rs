@@ -380,7 +380,7 @@ fn the_settings_of_a_queue_are_put_shown_and_removed() {
         (json!({"retry": {}}), 400, "malformed", "/retry"),
         (json!({"timeout": "1h"}), 422, "invalid_target", "/timeout"),
         (
-            json!({"payload_limit": 1_048_577}),
+            json!({"payload_limit": 16_777_217}),
             422,
             "invalid_setting",
             "/payload_limit",
@@ -524,8 +524,8 @@ fn a_set_takes_from_endpoint_and_queue_what_it_does_not_say() {
             "malformed",
             "/target/path",
         ),
-        (json!({"path": "/a"}), 400, "malformed", "/target/url"),
-        (json!({}), 400, "malformed", "/target/url"),
+        (json!({"path": "/a"}), 400, "malformed", "/target"),
+        (json!({}), 400, "malformed", "/target"),
     ] {
         let body = json!({"in": "9d", "target": target});
         let told = refused(&put(&mut client, TIMER, &body));

@@ -455,3 +455,40 @@ fn a_queue_that_has_no_such_name_is_wrong_usage() {
         assert!(err.contains("--queue"), "{err}");
     }
 }
+
+/// An import of timers that leave the place to their queue failed where the queue had no endpoint yet.
+#[test]
+fn timers_that_leave_the_place_to_their_queue_are_imported_and_held() {
+    let (_directory, server) = service();
+    let mut client = server.client();
+    client
+        .json(
+            "PUT",
+            "/v1/endpoints/shop",
+            r#"{"url":"http://127.0.0.1:1/"}"#,
+        )
+        .expect(201);
+    client
+        .json("PUT", "/v1/queues/default", r#"{"endpoint":"shop"}"#)
+        .expect(201);
+    set(&mut client, "default", "none", r#"{"in":"1h"}"#);
+    let with_path = r#"{"in":"1h","target":{"path":"/a","timeout":"9s"},"body":7}"#;
+    set(&mut client, "default", "path", with_path);
+    let exported = run(&server, &["export", "--queue", "default"], "");
+    let (lines, _, _) = told(&exported);
+    let (_elsewhere, other) = service();
+    let imported = run(&other, &["import"], &lines);
+    assert_eq!(told(&imported).2, Some(0), "{:?}", told(&imported));
+    let mut client = other.client();
+    for key in ["none", "path"] {
+        let path = format!("/v1/queues/default/timers/{key}");
+        client
+            .json("POST", &format!("{path}:fire"), "{}")
+            .expect(202);
+        let timer = client.get(&path).expect(200);
+        assert_eq!(timer["held_by"], "the queue has no endpoint", "{timer}");
+    }
+    let timer = client.get("/v1/queues/default/timers/path").expect(200);
+    let target = serde_json::json!({"path": "/a", "headers": {}, "timeout": "9s"});
+    assert_eq!(timer["target"], target);
+}

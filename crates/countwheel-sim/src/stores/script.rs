@@ -328,6 +328,7 @@ fn commit(random: &mut Random, dangers: &Dangers, revision: &mut u64) -> Event {
                 let state = match kind {
                     3 => State::Delivering,
                     4 => done(),
+                    5 if revision.is_multiple_of(3) => dead_for_a_time(),
                     5 => dead(),
                     _ => State::Pending,
                 };
@@ -408,6 +409,15 @@ fn dead() -> State {
     State::Dead {
         at: Timestamp::from_micros(9_000_000),
         reason: DeadReason::Stopped,
+        keep_until: None,
+    }
+}
+
+fn dead_for_a_time() -> State {
+    State::Dead {
+        at: Timestamp::from_micros(9_000_000),
+        reason: DeadReason::Exhausted,
+        keep_until: Some(Timestamp::from_micros(80_000_000)),
     }
 }
 

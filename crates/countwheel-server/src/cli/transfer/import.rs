@@ -5,12 +5,14 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use countwheel_durable::{Precondition, StateKind};
 use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
 use serde_json::json;
-use tokio::sync::mpsc;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use super::export::TELL_EVERY;
@@ -23,6 +25,8 @@ use crate::client::{Client, ClientError};
 
 /// How many lines are read ahead.
 const READ_AHEAD: usize = 64;
+/// How many bytes lines may have that are read ahead or under way, but for one that is longer, in KiB.
+const READ_AHEAD_KIB: usize = 64 << 10;
 /// For how long a server that takes nothing now is asked again.
 const ASKED_FOR: Duration = Duration::from_secs(30);
 /// How long one set may take: so many at once wait for each other on a slow disk.
@@ -248,14 +252,14 @@ impl Work<'_> {
     /// Sets what the lines say, until there are no more, or one stops it.
     async fn work(
         &mut self,
-        lines: &mut mpsc::Receiver<Result<Imported, LineError>>,
+        lines: &mut mpsc::Receiver<Ahead>,
         terminal: &mut Terminal<'_>,
     ) -> io::Result<()> {
         while self.stop.is_none()
-            && let Some(line) = lines.recv().await
+            && let Some(Ahead { line, room }) = lines.recv().await
         {
             match line {
-                Ok(timer) => self.take(timer).await,
+                Ok(timer) => self.take(timer, room).await,
                 Err(error) if self.import.skip_bad && !error.is_for_all() => self.leave_out(&error),
                 Err(error) => self.stop_at(Stop::Line(error)),
             }
@@ -273,7 +277,7 @@ impl Work<'_> {
     }
 
     /// Begins to set a timer, once there is a place.
-    async fn take(&mut self, timer: Imported) {
+    async fn take(&mut self, timer: Imported, room: OwnedSemaphorePermit) {
         let import = self.import;
         if !import.queues.is_empty() && !import.queues.contains(&timer.queue) {
             return;
@@ -300,6 +304,7 @@ impl Work<'_> {
         self.under_way.spawn(async move {
             let (line, misses_run) = (timer.line, timer.misses_run);
             let asked = set(&client, timer, existing, &clock).await;
+            drop(room);
             Became {
                 line,
                 name,
@@ -366,16 +371,27 @@ impl Work<'_> {
     }
 }
 
+/// A line that was read ahead, and its room in the memory for such lines until its timer is set.
+struct Ahead {
+    line: Result<Imported, LineError>,
+    room: OwnedSemaphorePermit,
+}
+
 /// Reads on a thread of its own, a little ahead.
-fn read(
-    source: Box<dyn BufRead + Send>,
-    now: Timestamp,
-    revives: bool,
-) -> mpsc::Receiver<Result<Imported, LineError>> {
+fn read(source: Box<dyn BufRead + Send>, now: Timestamp, revives: bool) -> mpsc::Receiver<Ahead> {
     let (send, lines) = mpsc::channel(READ_AHEAD);
+    let rooms = Arc::new(Semaphore::new(READ_AHEAD_KIB));
+    let runtime = Handle::current();
     tokio::task::spawn_blocking(move || {
         for line in Lines::new(source, now, revives) {
-            if send.blocking_send(line).is_err() {
+            let bytes = line.as_ref().map_or(0, |timer| timer.fields.len());
+            let kib = (bytes / 1_024 + 1).min(READ_AHEAD_KIB);
+            let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+            // The semaphore is never closed.
+            let Ok(room) = runtime.block_on(Arc::clone(&rooms).acquire_many_owned(kib)) else {
+                return;
+            };
+            if send.blocking_send(Ahead { line, room }).is_err() {
                 return;
             }
         }

@@ -16,8 +16,8 @@ use crate::time::{format_time, parse_time};
 const FORMAT: &str = "countwheel-timers";
 /// The version that this program writes, and the latest that it reads.
 const VERSION: u64 = 1;
-/// The longest line: a body of the longest request, each byte of it escaped.
-pub(super) const LINE_MAX_BYTES: usize = 8 << 20;
+/// The longest line: the longest body of a timer, each byte of it escaped, and the rest of a timer.
+pub(super) const LINE_MAX_BYTES: usize = 100 << 20;
 
 /// The fields of a set: what a line may have beside name and state.
 const SET_FIELDS: [&str; 20] = [
@@ -467,6 +467,28 @@ fn timer(
     }))
 }
 
+/// The target of a timer that goes where its queue says, whether or not the queue says so by now.
+const TO_QUEUE: &str = r#"{"endpoint":null}"#;
+
+/// Appends a target. One that names no place leaves it to the queue, and says so: the timer is held until the queue
+/// has an endpoint.
+fn push_target(body: &mut String, field: &Field<'_>) {
+    body.push_str("\"target\":");
+    let is_named = |object: &Object<'_>| object.has("url") || object.has("endpoint");
+    let Some(object) = field.object().ok().filter(|object| !is_named(object)) else {
+        body.push_str(field.raw());
+        return;
+    };
+    body.push_str("{\"endpoint\":null");
+    for (name, field) in object.into_members() {
+        let name = Value::String(name).to_string();
+        for piece in [",", &name, ":", field.raw()] {
+            body.push_str(piece);
+        }
+    }
+    body.push('}');
+}
+
 /// The body of a set, and its `at`. What is due `at_once` says so in place of when it was due.
 fn set_fields(object: Object<'_>, at_once: bool) -> Result<(String, Option<Timestamp>), Problem> {
     let mut body = String::from("{");
@@ -474,6 +496,7 @@ fn set_fields(object: Object<'_>, at_once: bool) -> Result<(String, Option<Times
     if at_once {
         body.push_str("\"in\":0");
     }
+    let mut has_target = false;
     for (name, field) in object.into_members() {
         if !SET_FIELDS.contains(&name.as_str()) {
             return Err(field.malformed(format!("the field {name:?} is unknown")));
@@ -488,7 +511,19 @@ fn set_fields(object: Object<'_>, at_once: bool) -> Result<(String, Option<Times
         if body.len() > 1 {
             body.push(',');
         }
-        body.push_str(&format!("\"{name}\":{}", field.raw()));
+        if name == "target" {
+            has_target = true;
+            push_target(&mut body, &field);
+            continue;
+        }
+        for piece in ["\"", &name, "\":", field.raw()] {
+            body.push_str(piece);
+        }
+    }
+    if !has_target {
+        body.push_str(if body.len() > 1 { "," } else { "" });
+        body.push_str("\"target\":");
+        body.push_str(TO_QUEUE);
     }
     body.push('}');
     Ok((body, at))
@@ -538,7 +573,29 @@ mod tests {
             ]
         );
         let fields: Value = serde_json::from_str(&timers[1].fields).unwrap();
-        assert_eq!(fields, json!({"body": "1\u{0}", "in": 1.0}));
+        let to_queue = json!({"endpoint": null});
+        assert_eq!(
+            fields,
+            json!({"body": "1\u{0}", "in": 1.0, "target": to_queue})
+        );
+    }
+
+    #[test]
+    fn a_target_that_names_no_place_is_that_of_the_queue() {
+        let target = |target: &str| {
+            let line = format!(r#"{{"queue":"q","key":"k","in":1,"target":{target}}}"#);
+            let text = format!("{FIRST}\n{line}\n{LAST}\n");
+            let timer = read(&text).swap_remove(0).unwrap();
+            let fields: Value = serde_json::from_str(&timer.fields).unwrap();
+            fields["target"].clone()
+        };
+        assert_eq!(target("{}"), json!({"endpoint": null}));
+        let with_path = json!({"endpoint": null, "path": "/a", "headers": {"x": "\""}});
+        assert_eq!(target(r#"{"path":"/a","headers":{"x":"\""}}"#), with_path);
+        // Whatever else there is, the server judges.
+        for same in [r#"{"url":"http://x/"}"#, r#"{"endpoint":"e"}"#, "7"] {
+            assert_eq!(target(same).to_string(), same);
+        }
     }
 
     #[test]
@@ -716,8 +773,15 @@ mod tests {
             let fields = timer(text, 1, NOW, revives).unwrap().unwrap().fields;
             serde_json::from_str::<Value>(&fields).unwrap()
         };
-        assert_eq!(fields(true), json!({"in": 0, "retry": {}}));
+        let target = json!({"endpoint": null});
+        assert_eq!(
+            fields(true),
+            json!({"in": 0, "retry": {}, "target": target})
+        );
         let at = "2026-03-01T12:00:00Z";
-        assert_eq!(fields(false), json!({"at": at, "retry": {}}));
+        assert_eq!(
+            fields(false),
+            json!({"at": at, "retry": {}, "target": target})
+        );
     }
 }

@@ -1,0 +1,129 @@
+//! `docs/limits.md` against the constants of the program, for limits that no request can try out. A row without a
+//! constant here, a constant without a row and another number each fail.
+
+use std::time::Duration;
+
+use countwheel_durable::{Answer, Config, Record};
+
+use crate::resources::{breaker, flows, queue};
+use crate::{answered, deliver, pool, traced};
+
+const PAGE: &str = include_str!("../../../docs/limits.md");
+
+/// Rows in words, and those whose number is private to another crate, which its own tests hold.
+const IN_WORDS: [&str; 3] = [
+    "attempts that run for one endpoint, or one host and port",
+    "how long a dead timer is kept",
+    "runs of a calendar that are counted as missed or overlapped at a time",
+];
+
+/// Each row with its numbers, in bytes, milliseconds or as they are.
+fn constants() -> Vec<(&'static str, Vec<u64>)> {
+    let bytes = |bytes: usize| u64::try_from(bytes).unwrap();
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap();
+    vec![
+        (
+            "body of an answer that is read",
+            vec![bytes(deliver::ANSWER_MAX_BYTES)],
+        ),
+        (
+            "everything that a target sends for one attempt",
+            vec![bytes(pool::READ_MAX_BYTES)],
+        ),
+        (
+            "`Retry-After` that is honoured",
+            vec![millis(Duration::from_secs(86_400))],
+        ),
+        (
+            "body of an answer that is kept",
+            vec![bytes(answered::BODY_KEPT_BYTES)],
+        ),
+        ("attempts whose answers are kept", vec![bytes(Answer::KEPT)]),
+        (
+            "attempts that run with more than 2 MiB to send",
+            vec![
+                u64::from(flows::LARGE_AT_ONCE),
+                u64::from(flows::LARGE_TO_ONE),
+            ],
+        ),
+        (
+            "`tracestate` that is carried on",
+            vec![bytes(traced::STATE_MAX_BYTES)],
+        ),
+        (
+            "attempts of a timer that are listed",
+            vec![bytes(Record::ATTEMPTS_KEPT)],
+        ),
+        (
+            "attempts in a row that end with the process",
+            vec![u64::from(Config::default().max_interruptions)],
+        ),
+        (
+            "a timer's request as it is stored",
+            vec![bytes(queue::LONGEST_JOB)],
+        ),
+        ("the answer of an attempt", vec![bytes(Answer::MAX_BYTES)]),
+        (
+            "the detail of an attempt",
+            vec![bytes(Record::DETAIL_MAX_BYTES)],
+        ),
+        (
+            "how long a purge that is through is shown",
+            vec![millis(countwheel_durable::Purge::SHOWN_FOR)],
+        ),
+        (
+            "endpoints whose health a node knows",
+            vec![bytes(breaker::KNOWN_MAX)],
+        ),
+    ]
+}
+
+/// The cells of the rows of a section.
+fn rows(heading: &str) -> Vec<Vec<&'static str>> {
+    let section = PAGE.lines().skip_while(|line| *line != heading).skip(1);
+    let section = section.take_while(|line| !line.starts_with("## "));
+    let rows = section.filter(|line| line.starts_with("| ")).skip(1);
+    let cells = |row: &'static str| row.trim_matches('|').split(" | ").map(str::trim).collect();
+    rows.map(cells).collect()
+}
+
+/// The numbers of a cell.
+fn amounts(cell: &str) -> Vec<u64> {
+    let words: Vec<&str> = cell.split(' ').collect();
+    let number = |word: &str| {
+        word.trim_end_matches(',')
+            .replace(',', "")
+            .parse::<u64>()
+            .ok()
+    };
+    let amounts = words.iter().enumerate().filter_map(|(at, word)| {
+        let times = match words.get(at + 1).copied() {
+            Some("KiB") => 1 << 10,
+            Some("MiB") => 1 << 20,
+            Some("h") => 3_600_000,
+            _ => 1,
+        };
+        Some(number(word)? * times)
+    });
+    amounts.collect()
+}
+
+#[test]
+fn the_page_has_the_numbers_of_the_program_and_no_others() {
+    let mut constants = constants();
+    for row in ["## Of a delivery", "## Of what is stored"]
+        .into_iter()
+        .flat_map(rows)
+    {
+        let [limit, is, _] = row[..] else {
+            panic!("{row:?}");
+        };
+        if IN_WORDS.contains(&limit) {
+            continue;
+        }
+        let at = constants.iter().position(|(name, _)| *name == limit);
+        let (_, numbers) = constants.swap_remove(at.expect(limit));
+        assert_eq!(amounts(is), numbers, "{limit}");
+    }
+    assert!(constants.is_empty(), "no row has {constants:?}");
+}
