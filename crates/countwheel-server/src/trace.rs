@@ -675,7 +675,7 @@ mod tests {
             ),
             (
                 r#""op":"set","in":1,"target":{}"#,
-                r#"line 1: /target/url: the field "url" is"#,
+                "line 1: /target: one of url, endpoint is needed",
             ),
             (
                 r#""op":"set","in":1,"target":{"endpoint":"x"}"#,

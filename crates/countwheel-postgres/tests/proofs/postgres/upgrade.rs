@@ -75,15 +75,21 @@ fn is_whole(options: &PostgresOptions) {
     }
 }
 
-const LISTS: &str = "done_queues valid\ntimer_queues valid";
+const LISTS: &str = "done_queues valid\ntimer_fits with dead that wake\ntimer_queues valid";
 
-/// The indexes of lists, and whether all of their parts are there.
+/// The indexes of lists, and whether all of their parts are there; and what the rows of timers have to fit.
 fn lists(server: &Server) -> String {
     let text = "SELECT c.relname || CASE WHEN i.indisvalid THEN ' valid' ELSE ' broken' END \
                 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid \
                 JOIN pg_namespace n ON n.oid = c.relnamespace \
                 WHERE n.nspname = 'version_one' AND (c.relname LIKE '%lists' \
-                OR c.relname LIKE '%queues' AND (c.relkind = 'I' OR NOT i.indisvalid)) ORDER BY 1";
+                OR c.relname LIKE '%queues' AND (c.relkind = 'I' OR NOT i.indisvalid)) \
+                UNION ALL SELECT k.conname || CASE \
+                WHEN pg_get_constraintdef(k.oid) LIKE '%(wake IS NULL) OR (clock%' \
+                THEN ' with dead that wake' ELSE '' END FROM pg_constraint k \
+                JOIN pg_namespace n ON n.oid = k.connamespace \
+                WHERE n.nspname = 'version_one' AND k.conname = 'timer_fits' AND k.coninhcount = 0 \
+                ORDER BY 1";
     let lists = server.execute(text).expect("the server is there");
     lists.trim().to_owned()
 }
