@@ -181,8 +181,9 @@ fn a_breaker_is_known_to_all(sink: &Sink, first: &Server, others: &[Server]) {
     }
     for node in std::iter::once(first).chain(others) {
         wait_until("each node leaves the endpoint alone", || {
-            let health = asked(node, "GET", "/v1/endpoints/broken", None).body;
-            health["health"]["state"] == "paused" && health["health"]["failures"] == 2
+            let health = &asked(node, "GET", "/v1/endpoints/broken", None).body["health"];
+            // What was under way when the breaker opened may have failed as well.
+            health["state"] == "paused" && health["failures"].as_u64() >= Some(2)
         });
     }
 }
