@@ -27,7 +27,7 @@ const TWELVE: u32 = 12;
 const PER_SECOND: u64 = 6;
 const BURST: u64 = 2;
 /// How many timers each has, and how long a delivery takes, in milliseconds.
-const TIMERS: [(&str, usize, u64); 3] = [("two", 40, 100), ("twelve", 90, 600), ("rated", 48, 1)];
+const TIMERS: [(&str, usize, u64); 3] = [("two", 30, 100), ("twelve", 60, 600), ("rated", 40, 1)];
 /// What a machine that others use may add between two starts that a node has kept apart.
 const JITTER: Duration = Duration::from_millis(500);
 
