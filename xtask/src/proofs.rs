@@ -233,7 +233,7 @@ pub(crate) const NODES: Proof = Proof {
     name: "nodes",
     needs: &[POSTGRESQL, FAKETIME],
     mounts: false,
-    limit_seconds: 240,
+    limit_seconds: 270,
 };
 
 /// The same where it takes minutes, or is measured.

@@ -91,6 +91,23 @@ impl Map {
     }
 }
 
+impl Map {
+    /// The other nodes that live, and where each is reached, whether it has shards or not.
+    pub(crate) fn others(&self) -> Vec<(NodeId, String)> {
+        let Some(handle) = self.handle.get() else {
+            return Vec::new();
+        };
+        let (view, me) = (handle.view(), handle.me());
+        let others = view.members.iter().filter(is_a_service);
+        let others = others.filter(|it| it.node.id != me && it.expires > view.now);
+        let others = others.filter_map(|it| {
+            let address = self.way.reaches(it.node.peers.as_deref())?;
+            Some((it.node.id, address.to_owned()))
+        });
+        others.collect()
+    }
+}
+
 impl Owners for Map {
     fn owner(&self, shard: Shard) -> Option<(NodeId, String)> {
         let owners = self.handle.get()?.owners();

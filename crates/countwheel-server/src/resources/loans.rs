@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use super::flows::Whole;
 use super::{Catalogue, breaker};
+use crate::cluster::joined::Map;
 
 /// How often it is looked at what is to be asked, while anything is borrowed.
 const LOOKS: Duration = Duration::from_millis(50);
@@ -77,7 +78,7 @@ fn lending(is_rate: bool) -> Lending {
 /// What a node lends and borrows.
 pub(crate) struct Loans {
     catalogue: Arc<Catalogue>,
-    owners: Arc<dyn Owners>,
+    owners: Arc<Map>,
     shards: u16,
     clock: Arc<dyn Clock>,
     node: RwLock<Option<Arc<NodeHandle>>>,
@@ -104,7 +105,7 @@ impl Loans {
     /// Of a process that is no node yet: nothing is lent before it [is](Self::joined).
     pub(crate) fn new(
         catalogue: Arc<Catalogue>,
-        owners: Arc<dyn Owners>,
+        owners: Arc<Map>,
         shards: u16,
         clock: Arc<dyn Clock>,
     ) -> Self {
@@ -187,17 +188,16 @@ impl Loans {
         }
     }
 
-    /// Tells all other nodes that have shards what this one has seen of endpoints.
+    /// Tells all other nodes what this one has seen of endpoints.
     fn say(&self, forwarder: &Forwarder) -> Vec<Receiver<Word>> {
         let said = self.catalogue.say();
-        let node = self.node.read().clone().filter(|_| !said.is_empty());
-        let word = postcard::to_allocvec(&Said::Endpoints(said));
-        let (Some(node), Ok(word)) = (node, word) else {
+        if said.is_empty() {
+            return Vec::new();
+        }
+        let Ok(word) = postcard::to_allocvec(&Said::Endpoints(said)) else {
             return Vec::new();
         };
-        let me = node.me();
-        let owners = (0..self.shards).filter_map(|shard| self.owners.owner(Shard(shard)));
-        let others: BTreeMap<_, _> = owners.filter(|(node, _)| *node != me).collect();
+        let others = self.owners.others();
         // Whoever does not hear it hears the next one.
         let told = others
             .iter()

@@ -27,7 +27,7 @@ const TWELVE: u32 = 12;
 const PER_SECOND: u64 = 6;
 const BURST: u64 = 2;
 /// How many timers each has, and how long a delivery takes, in milliseconds.
-const TIMERS: [(&str, usize, u64); 3] = [("two", 40, 100), ("twelve", 90, 600), ("rated", 48, 1)];
+const TIMERS: [(&str, usize, u64); 3] = [("two", 30, 100), ("twelve", 60, 600), ("rated", 40, 1)];
 /// What a machine that others use may add between two starts that a node has kept apart.
 const JITTER: Duration = Duration::from_millis(500);
 
@@ -181,8 +181,9 @@ fn a_breaker_is_known_to_all(sink: &Sink, first: &Server, others: &[Server]) {
     }
     for node in std::iter::once(first).chain(others) {
         wait_until("each node leaves the endpoint alone", || {
-            let health = asked(node, "GET", "/v1/endpoints/broken", None).body;
-            health["health"]["state"] == "paused" && health["health"]["failures"] == 2
+            let health = &asked(node, "GET", "/v1/endpoints/broken", None).body["health"];
+            // What was under way when the breaker opened may have failed as well.
+            health["state"] == "paused" && health["failures"].as_u64() >= Some(2)
         });
     }
 }
