@@ -264,9 +264,11 @@ pub struct Outcome {
     pub started: Option<Timestamp>,
     /// What to keep of the receiver's answer.
     pub answer: Option<Answer>,
-    /// With [`Verdict::Done`], what the receiver asks of the runs to come. With [`Verdict::Failed`], the delay of the
-    /// next attempt in place of the policy's, which counts the failure all the same: at most 365 days.
+    /// What the receiver asks of the runs to come. Counts with [`Verdict::Done`] alone.
     pub next: Option<NextRun>,
+    /// The delay of the next attempt in place of the policy's, which counts the failure all the same: at most 365 days.
+    /// Counts with [`Verdict::Failed`] alone.
+    pub retry_in: Option<Duration>,
 }
 
 impl Outcome {
@@ -285,6 +287,7 @@ impl Outcome {
             started: None,
             answer: None,
             next: None,
+            retry_in: None,
         }
     }
 
@@ -346,6 +349,22 @@ impl Outcome {
         if let Verdict::Failed { retry_after } = &mut self.verdict {
             *retry_after = Some(wait);
         }
+        self
+    }
+
+    /// The same where the next attempt is due after this delay, shorter or longer than the policy's: see
+    /// [`Outcome::retry_in`](Self#structfield.retry_in).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use countwheel_durable::Outcome;
+    ///
+    /// let soon = Duration::from_secs(2);
+    /// assert_eq!(Outcome::failed("no stock").retry_in(soon).retry_in, Some(soon));
+    /// ```
+    #[must_use]
+    pub fn retry_in(mut self, delay: Duration) -> Self {
+        self.retry_in = Some(delay);
         self
     }
 

@@ -876,10 +876,9 @@ impl Scheduler {
                     not_before,
                     &mut self.random,
                 );
-                let asked = match outcome.next {
-                    Some(NextRun::In(delay)) => Some(boot + delay.min(policy::DELAY_MAX)),
-                    Some(NextRun::Never) | None => None,
-                };
+                let asked = outcome
+                    .retry_in
+                    .map(|delay| boot + delay.min(policy::DELAY_MAX));
                 match next {
                     policy::Next::Retry(due) => {
                         record.due = asked.unwrap_or(due);

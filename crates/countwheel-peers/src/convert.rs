@@ -6,10 +6,10 @@ use std::num::NonZeroU32;
 use countwheel_durable::store::StoreError;
 use countwheel_durable::{
     BatchError, Configured, CronExpression, Delays, DrainMode, Due, Extended, Jitter, LeaseToken,
-    Missed, Moved, NextRun, Outcome, Overlap, PolicyError, Precondition, Preset, QueueName,
-    Recurrence, RecurrenceError, Request, Response, RetryPolicy, Revision, Schedule, Set,
-    SetOptions, SettingError, SettingName, SettingPrecondition, SettingsVersion, Settled, Shift,
-    StateKind, TimerError, TimerId, TimerName, Timestamp, Verdict, Was, Zone, check_policy,
+    Missed, Moved, Outcome, Overlap, PolicyError, Precondition, Preset, QueueName, Recurrence,
+    RecurrenceError, Request, Response, RetryPolicy, Revision, Schedule, Set, SetOptions,
+    SettingError, SettingName, SettingPrecondition, SettingsVersion, Settled, Shift, StateKind,
+    TimerError, TimerId, TimerName, Timestamp, Verdict, Was, Zone, check_policy,
 };
 
 use crate::wire::{
@@ -258,16 +258,20 @@ impl WireVerdict {
     /// # Errors
     /// If there is more to the outcome than a verdict: no request of a worker has that.
     fn of(outcome: &Outcome) -> Result<Self, TimerError> {
-        match (outcome.verdict, outcome.next, &outcome.answer) {
-            (Verdict::Done, None, None) => Ok(Self::Done),
-            (Verdict::Failed { retry_after }, None, None) => Ok(Self::Failed { retry_after }),
-            (Verdict::Failed { .. }, Some(NextRun::In(after)), None) => Ok(Self::Again { after }),
-            (Verdict::Stopped, None, None) => Ok(Self::Stopped),
-            _ => {
-                let reason = "an outcome with an answer or a wish stays with its owner".to_owned();
-                Err(TimerError::Unavailable { reason })
-            }
+        let has_more = outcome.next.is_some() || outcome.answer.is_some();
+        match (outcome.verdict, outcome.retry_in) {
+            _ if has_more => Self::refuse(),
+            (Verdict::Done, _) => Ok(Self::Done),
+            (Verdict::Failed { .. }, Some(after)) => Ok(Self::Again { after }),
+            (Verdict::Failed { retry_after }, None) => Ok(Self::Failed { retry_after }),
+            (Verdict::Stopped, _) => Ok(Self::Stopped),
+            (Verdict::Held { .. }, _) => Self::refuse(),
         }
+    }
+
+    fn refuse() -> Result<Self, TimerError> {
+        let reason = "an outcome with an answer or a wish stays with its owner".to_owned();
+        Err(TimerError::Unavailable { reason })
     }
 
     fn outcome(self, detail: &str) -> Outcome {
@@ -276,7 +280,7 @@ impl WireVerdict {
             Self::Done => Outcome::new(Verdict::Done, detail),
             Self::Failed { retry_after } => failed(retry_after),
             Self::Stopped => Outcome::new(Verdict::Stopped, detail),
-            Self::Again { after } => failed(None).next_run(after),
+            Self::Again { after } => failed(None).retry_in(after),
         }
     }
 }

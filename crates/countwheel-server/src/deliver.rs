@@ -46,7 +46,7 @@ const LEASE_LOOK: Duration = Duration::from_millis(50);
 /// When an attempt is made again whose endpoint is not there or is disabled, unless it is back before.
 const HELD_LOOK: Duration = Duration::from_secs(5);
 /// How long the test of an endpoint may take.
-const TEST_MAX: Duration = Duration::from_secs(30);
+pub(crate) const TEST_MAX: Duration = Duration::from_secs(30);
 const USER_AGENT: &str = concat!("countwheel/", env!("CARGO_PKG_VERSION"));
 /// What stands unencoded in `timer-key`: the unreserved characters of RFC 3986.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use countwheel_durable::{Answer, Config, Record};
 
-use crate::resources::{breaker, flows, queue};
-use crate::{answered, deliver, pool, traced};
+use crate::api::TESTS_MAX;
+use crate::resources::{blocked, breaker, failing, flows, queue};
+use crate::{answered, deliver, pool, pull, traced};
 
 const PAGE: &str = include_str!("../../../docs/limits.md");
 
 /// Rows in words, and those whose number is private to another crate, which its own tests hold.
-const IN_WORDS: [&str; 3] = [
+const IN_WORDS: [&str; 4] = [
     "attempts that run for one endpoint, or one host and port",
+    "spans of time for which a run and those before it were held",
     "how long a dead timer is kept",
     "runs of a calendar that are counted as missed or overlapped at a time",
 ];
@@ -45,6 +47,31 @@ fn constants() -> Vec<(&'static str, Vec<u64>)> {
                 u64::from(flows::LARGE_AT_ONCE),
                 u64::from(flows::LARGE_TO_ONE),
             ],
+        ),
+        (
+            "bodies in one answer of leases",
+            vec![bytes(pull::LEASED_MAX_BYTES)],
+        ),
+        (
+            "leases of which it is known which worker has them",
+            vec![bytes(pull::WORKERS_MAX)],
+        ),
+        (
+            "endpoints of which it is known how long they have failed",
+            vec![bytes(failing::KNOWN_MAX)],
+        ),
+        (
+            "hosts and ports that are known to be refused",
+            vec![bytes(blocked::KNOWN_MAX)],
+        ),
+        (
+            "time until such a host and port is looked at again",
+            vec![millis(blocked::LOOK_MIN), millis(blocked::LOOK_MAX)],
+        ),
+        ("tests of endpoints at a time", vec![bytes(TESTS_MAX)]),
+        (
+            "time for the test of an endpoint",
+            vec![millis(deliver::TEST_MAX)],
         ),
         (
             "`tracestate` that is carried on",
@@ -100,6 +127,7 @@ fn amounts(cell: &str) -> Vec<u64> {
         let times = match words.get(at + 1).copied() {
             Some("KiB") => 1 << 10,
             Some("MiB") => 1 << 20,
+            Some("s") => 1_000,
             Some("h") => 3_600_000,
             _ => 1,
         };

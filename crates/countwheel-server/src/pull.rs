@@ -41,7 +41,7 @@ const READY_FOR: Duration = Duration::from_millis(500);
 /// A call that waits asks anew so often: what it asked for may have been used up by a commit that failed.
 const ASKS_AGAIN: Duration = Duration::from_secs(1);
 /// Of so many leases it is known which worker has them.
-const WORKERS_MAX: usize = 65_536;
+pub(crate) const WORKERS_MAX: usize = 65_536;
 /// So many bytes a body is thought to have until some have come.
 const BODY_GUESS: usize = 256 << 10;
 

@@ -20,11 +20,11 @@ use super::endpoints::invalid;
 use super::json::{self, Field, Object};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, json_body, optional_json_body, precondition};
-use super::{App, answer};
+use super::{App, answer, retry};
 use crate::job::Job;
 use crate::pull::{LEASE_MAX, LEASE_MIN, LEASES_MAX, QUEUES_MAX, WAIT_MAX, Wanted};
 use crate::resources::Resources;
-use crate::time::{format_time, parse_duration};
+use crate::time::format_time;
 use crate::traced;
 
 /// How many leases one call settles or extends at the most.
@@ -205,13 +205,12 @@ fn read_max(field: &Field<'_>) -> Result<u32, Problem> {
 
 /// How long a lease is.
 pub(super) fn read_lease(field: &Field<'_>) -> Result<Duration, Problem> {
-    let lease = parse_duration(&field.text()?);
-    let lease = lease.filter(|lease| (LEASE_MIN..=LEASE_MAX).contains(lease));
+    let lease = retry::duration(field)?.filter(|lease| (LEASE_MIN..=LEASE_MAX).contains(lease));
     lease.ok_or_else(|| invalid(field, "a lease is from 1s to 12h"))
 }
 
 fn read_wait(field: &Field<'_>) -> Result<Duration, Problem> {
-    let wait = parse_duration(&field.text()?).filter(|wait| *wait <= WAIT_MAX);
+    let wait = retry::duration(field)?.filter(|wait| *wait <= WAIT_MAX);
     wait.ok_or_else(|| invalid(field, "a wait is at most 60s"))
 }
 
@@ -549,9 +548,9 @@ fn read_nack(object: &mut Object<'_>) -> Result<(Item, Outcome), Problem> {
         (None, true) => Outcome::new(Verdict::Stopped, said),
         (None, false) => Outcome::failed(said),
         (Some(field), false) => {
-            let delay = parse_duration(&field.text()?).filter(|delay| *delay <= NACK_MAX);
+            let delay = retry::duration(field)?.filter(|delay| *delay <= NACK_MAX);
             let delay = delay.ok_or_else(|| invalid(field, "a delay is at most 365d"))?;
-            Outcome::failed(said).next_run(delay)
+            Outcome::failed(said).retry_in(delay)
         }
     };
     Ok((item, outcome))

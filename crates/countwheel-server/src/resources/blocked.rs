@@ -16,7 +16,7 @@ use crate::guard::port_of_url;
 pub(crate) const LOOK_MIN: Duration = Duration::from_secs(5);
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(60);
 /// So many places are known at a time. The timers of others look again one by one.
-const KNOWN_MAX: usize = 65_536;
+pub(crate) const KNOWN_MAX: usize = 65_536;
 /// A place at which no attempt has looked for so long may have no timers any more.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 

@@ -16,7 +16,7 @@ pub(crate) const AUTO_DISABLE_MAX: Duration = Duration::from_secs(30 * 86_400);
 /// An endpoint that could not be disabled is tried again so often.
 const AGAIN: Duration = Duration::from_secs(10);
 /// So many endpoints are known at a time. Those of which no more can be known are never disabled.
-const KNOWN_MAX: usize = 65_536;
+pub(crate) const KNOWN_MAX: usize = 65_536;
 
 /// An endpoint at which every attempt has failed.
 #[derive(Debug)]

@@ -68,6 +68,19 @@ fn long(amount: u64) -> String {
     "x".repeat(usize::try_from(amount).unwrap())
 }
 
+fn leases(client: &mut Client, body: &str) -> Answer {
+    let put = client.json("PUT", "/v1/queues/pulled", r#"{"mode":"pull"}"#);
+    assert!(matches!(put.status, 200 | 201), "{put:?}");
+    client.json("POST", "/v1/queues/pulled:lease", body)
+}
+
+/// A single item is refused if nobody has that lease: among several, that is its own result.
+fn nack(client: &mut Client, more: &str) -> Answer {
+    let item = r#""queue":"q","key":"none","token":"000000000000000000000000""#;
+    let body = format!(r#"{{"items":[{{{item},{more}}}]}}"#);
+    client.json("POST", "/v1/leases:nack", &body)
+}
+
 /// Sends what has so much of what the row is about.
 fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
     const TIMER: &str = "/v1/queues/q/timers/k";
@@ -274,6 +287,44 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
                 return answer;
             }
             (path("/v1/queues/q"), kept("done"))
+        }
+        "`auto_disable`" => (
+            path(ENDPOINT),
+            format!(r#"{{"url":"http://x/","auto_disable":{amount}}}"#),
+        ),
+        "leases of one call" => return leases(client, &format!(r#"{{"max":{amount}}}"#)),
+        "length of a lease" => return leases(client, &format!(r#"{{"lease":{amount}}}"#)),
+        "wait of a call for leases" => {
+            // What comes at once ends the wait.
+            let set = client.json("PUT", "/v1/queues/pulled/timers/k", r#"{"in":0}"#);
+            assert!(matches!(set.status, 200 | 201 | 404 | 422), "{set:?}");
+            return leases(client, &format!(r#"{{"wait":{amount}}}"#));
+        }
+        "queues of a call for leases" => {
+            let queues: Vec<_> = (0..amount).map(|at| format!("pulled-{at}")).collect();
+            for queue in &queues {
+                let put = client.json("PUT", &format!("/v1/queues/{queue}"), r#"{"mode":"pull"}"#);
+                assert!(matches!(put.status, 200 | 201), "{put:?}");
+            }
+            let body = serde_json::json!({ "queues": queues });
+            return client.json("POST", "/v1/leases", &body.to_string());
+        }
+        "name of a worker" => {
+            return leases(client, &format!(r#"{{"worker":"{}"}}"#, long(amount)));
+        }
+        "items of an `:ack`, a `:nack` or an `:extend`" => {
+            let item = r#"{"queue":"q","key":"none","token":"000000000000000000000000"}"#;
+            let count = usize::try_from(amount).unwrap();
+            let items = vec![item; count].join(",");
+            return client.json(
+                "POST",
+                "/v1/leases:ack",
+                &format!(r#"{{"items":[{items}]}}"#),
+            );
+        }
+        "`in` of a `:nack`" => return nack(client, &format!(r#""in":{amount}"#)),
+        "`detail` of a `:nack`" => {
+            return nack(client, &format!(r#""detail":"{}""#, long(amount)));
         }
         "endpoints on a page of their list" => {
             return client.get(&format!("/v1/endpoints?limit={amount}"));
