@@ -1,5 +1,6 @@
 //! Carries out attempts: one HTTP request each, under one deadline.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io;
 use std::net::Ipv6Addr;
@@ -20,11 +21,11 @@ use crate::answered::{Answered, KeepAnswers, Times};
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
-use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
+use crate::pool::{AnswerTooLong, Connection, Going, Phases, Pool, Sent};
 use crate::resolver::{NotResolved, Resolver};
 use crate::resources::Catalogue;
 use crate::resources::breaker::{Breaker, Sign, Turn};
-use crate::resources::endpoint::{EndpointName, Means, Trust};
+use crate::resources::endpoint::{EndpointName, Means};
 use crate::resources::route::{Held, Route, Rules};
 use crate::resources::sealed::Vault;
 use crate::resources::signature::{self, SigningKey};
@@ -289,12 +290,19 @@ impl Sender {
             return stopped("the stored request cannot be made");
         };
         delivery.target = url.authority().cloned();
+        let way = means.map(|means| means.way).unwrap_or_default();
+        let targets = match &way.allow {
+            Some(places) => Cow::Owned(self.targets.clone().within(Arc::clone(places))),
+            None => Cow::Borrowed(&self.targets),
+        };
         // A timer may have been set when the service was started with other options.
-        self.targets
-            .check(&url)
-            .map_err(|refused| describe(&refused))?;
-        let trust = means.and_then(|means| means.trust);
-        let exchange = self.exchange(&url, request, trust.as_ref(), signing.as_ref(), delivery);
+        targets.check(&url).map_err(|refused| describe(&refused))?;
+        let going = Going {
+            url: &url,
+            way: &way,
+            targets: &targets,
+        };
+        let exchange = self.exchange(&going, request, signing.as_ref(), delivery);
         match tokio::time::timeout_at(ends, exchange).await {
             Ok(answered) => {
                 let (head, mut answered, body, connection) = answered?;
@@ -360,14 +368,13 @@ impl Sender {
     /// Sends the request, up to the head of the answer.
     async fn exchange(
         &self,
-        url: &Uri,
+        going: &Going<'_>,
         mut request: Request<Full<Bytes>>,
-        trust: Option<&Trust>,
         signing: Option<&Signing>,
         delivery: &mut Delivery,
     ) -> Result<(response::Parts, Answered, Incoming, Connection), NoAnswer> {
         let (answer, connection, sent) = loop {
-            let connection = self.pool.take(url, trust).await;
+            let connection = self.pool.take(going).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
             // The lease of this node may have ended since: nothing leaves unless it goes on. Of that the
             // target knows nothing.

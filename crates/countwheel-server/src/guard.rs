@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::http::Uri;
 use ipnet::IpNet;
@@ -75,6 +76,8 @@ pub struct Targets {
     /// Of the refused ports, those that the operator allows.
     ports: Vec<u16>,
     allowed: Vec<AllowedTarget>,
+    /// The only places, of those that all of the above allows.
+    within: Option<Arc<[AllowedTarget]>>,
 }
 
 /// A place that the operator allows although its address is not public, or its port is refused: a range of
@@ -219,6 +222,24 @@ fn host_of(text: &str) -> Option<Place> {
     })
 }
 
+impl AllowedTarget {
+    /// Whether a host with this address is meant at this port.
+    fn has(&self, host: &str, port: u16, address: IpAddr) -> bool {
+        self.has_port(port) && self.place.has(host, address)
+    }
+
+    /// Whether a host may be meant at this port, as far as its name tells: a range may have an address to which the
+    /// name leads.
+    fn may_have(&self, host: &str, port: u16) -> bool {
+        let is_range = matches!(self.place, Place::Range(_));
+        self.has_port(port) && (is_range || self.place.has_host(host))
+    }
+
+    fn has_port(&self, port: u16) -> bool {
+        self.port.is_none_or(|it| it == port)
+    }
+}
+
 impl Place {
     /// Whether a host with this address is meant.
     fn has(&self, host: &str, address: IpAddr) -> bool {
@@ -254,6 +275,9 @@ pub enum RefusedTarget {
     /// The port is one of a service that is no receiver of HTTP.
     #[error("deliveries do not go to port {0} unless the operator allows the port")]
     Port(u16),
+    /// The place is none of those to which the deliveries of an endpoint are narrowed.
+    #[error("the target is outside of what its endpoint allows")]
+    Outside,
 }
 
 /// What is allowed, for the operator.
@@ -278,6 +302,7 @@ impl Targets {
             private: false,
             ports: Vec::new(),
             allowed: Vec::new(),
+            within: None,
         }
     }
 
@@ -288,6 +313,7 @@ impl Targets {
             private: true,
             ports: Vec::new(),
             allowed: Vec::new(),
+            within: None,
         }
     }
 
@@ -301,6 +327,27 @@ impl Targets {
     #[must_use]
     pub fn with_allowed(self, allowed: Vec<AllowedTarget>) -> Self {
         Self { allowed, ..self }
+    }
+
+    /// The same as far as they are among these places: both have to allow a target.
+    ///
+    /// ```
+    /// use countwheel_server::guard::{RefusedTarget, Targets};
+    ///
+    /// let some = Targets::public().within(vec!["hooks.example".parse()?]);
+    /// let address = "93.184.215.14".parse()?;
+    /// assert_eq!(some.check_address("hooks.example", 443, address), Ok(()));
+    /// let other = some.check_address("other.example", 443, address);
+    /// assert_eq!(other, Err(RefusedTarget::Outside));
+    /// // Nothing is opened by it.
+    /// let private = "10.0.0.1".parse()?;
+    /// assert!(some.check_address("hooks.example", 443, private).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn within(self, places: impl Into<Arc<[AllowedTarget]>>) -> Self {
+        let within = Some(places.into());
+        Self { within, ..self }
     }
 
     /// Whether deliveries may go to `address` at `port`, to which a URL led with this host: a name, or the
@@ -326,7 +373,15 @@ impl Targets {
         if !self.private && !is_public(address) && !is_meant {
             return Err(RefusedTarget::Private(address));
         }
-        Ok(())
+        self.check_within(|it| it.has(host, port, address))
+    }
+
+    /// Whether one of the only places is meant, if there are any.
+    fn check_within(&self, is_meant: impl Fn(&AllowedTarget) -> bool) -> Result<(), RefusedTarget> {
+        match &self.within {
+            Some(places) if !places.iter().any(is_meant) => Err(RefusedTarget::Outside),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a port is open everywhere.
@@ -341,15 +396,11 @@ impl Targets {
         if let Some(address) = literal_address(uri) {
             return self.check_address(host, port, address);
         }
-        // A range may have an address to which the name leads.
-        let opens = |it: &AllowedTarget| {
-            it.port == Some(port)
-                && (it.place.has_host(host) || matches!(it.place, Place::Range(_)))
-        };
+        let opens = |it: &AllowedTarget| it.port == Some(port) && it.may_have(host, port);
         if !self.opens_port(port) && !self.allowed.iter().any(opens) {
             return Err(RefusedTarget::Port(port));
         }
-        Ok(())
+        self.check_within(|it| it.may_have(host, port))
     }
 }
 

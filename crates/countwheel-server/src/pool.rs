@@ -32,9 +32,9 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::answered::Times;
-use crate::guard::port_of_url;
+use crate::guard::{Targets, port_of_url};
 use crate::resolver::Resolver;
-use crate::resources::endpoint::Trust;
+use crate::resources::endpoint::Way;
 
 /// How long an idle connection is kept for the next request.
 const IDLE: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ pub(crate) struct AnswerTooLong;
 type BoxError = Box<dyn Error + Send + Sync>;
 /// What sends requests on a connection, and how much of an answer may still be read.
 type Sending = (SendRequest<Full<Bytes>>, Arc<AtomicUsize>);
-/// A host, and by which number it is trusted: 0 for the service's own TLS.
+/// A host, and the number of the way to it.
 type Target = (Scheme, Authority, u64);
 
 /// How long the phases took of connections that were made.
@@ -59,6 +59,15 @@ pub(crate) struct Phases {
     pub(crate) connect: Lateness,
     /// The handshake of TLS on it.
     pub(crate) tls: Lateness,
+}
+
+/// Where a connection goes, and how.
+#[derive(Debug)]
+pub(crate) struct Going<'a> {
+    pub(crate) url: &'a Uri,
+    pub(crate) way: &'a Way,
+    /// Which addresses may be connected to.
+    pub(crate) targets: &'a Targets,
 }
 
 /// Makes connections, and keeps those that idle.
@@ -144,9 +153,10 @@ impl Pool {
 
     /// Connects to that port. If no connection is kept, the addresses of a target are tried one after the other, so
     /// that each attempt that runs has one file open.
-    fn connector(&self, port: u16, marks: &Arc<Marks>) -> HttpConnector<TimedResolver> {
+    fn connector(&self, going: &Going<'_>, marks: &Arc<Marks>) -> HttpConnector<TimedResolver> {
+        let port = port_of_url(going.url);
         let resolver = TimedResolver {
-            resolver: self.resolver.towards(port),
+            resolver: self.resolver.towards(port, going.targets),
             clock: Arc::clone(&self.clock),
             marks: Arc::clone(marks),
         };
@@ -159,17 +169,12 @@ impl Pool {
         connector
     }
 
-    /// A connection to the host of `url`: one that idles, or else a new one. `trust` takes the place of the
-    /// service's own TLS.
-    pub(crate) async fn take(
-        &self,
-        url: &Uri,
-        trust: Option<&Trust>,
-    ) -> Result<Connection, BoxError> {
+    /// A connection to the host of a URL: one that idles, or else a new one.
+    pub(crate) async fn take(&self, going: &Going<'_>) -> Result<Connection, BoxError> {
+        let &Going { url, way, .. } = going;
         let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);
         let authority = url.authority().cloned().ok_or("the URL has no host")?;
-        let trust = trust.filter(|_| scheme == Scheme::HTTPS);
-        let target = (scheme, authority, trust.map_or(0, |trust| trust.number));
+        let target = (scheme, authority, way.number);
         if let Some((sending, left)) = self.idle.take(&target) {
             return Ok(Connection {
                 sending,
@@ -181,13 +186,13 @@ impl Pool {
         }
         let marks = Arc::<Marks>::default();
         let timed = Timed {
-            connector: self.connector(port_of_url(url), &marks),
+            connector: self.connector(going, &marks),
             clock: Arc::clone(&self.clock),
             marks: Arc::clone(&marks),
         };
         let has_tls = target.0 == Scheme::HTTPS;
         let began = self.clock.now();
-        let tls = trust.map_or(&self.tls, |trust| &trust.config);
+        let tls = way.tls.as_ref().unwrap_or(&self.tls);
         let mut connector = HttpsConnector::from((timed, Arc::clone(tls)));
         let phases = Measured {
             phases: &self.phases,

@@ -85,9 +85,10 @@ impl Resolver {
         }
     }
 
-    /// The same for connections to that port.
-    pub(crate) fn towards(&self, port: u16) -> Self {
+    /// The same for connections to that port, where these targets may be connected to.
+    pub(crate) fn towards(&self, port: u16, targets: &Targets) -> Self {
         Self {
+            targets: targets.clone(),
             port,
             ..self.clone()
         }
@@ -303,7 +304,8 @@ mod tests {
             ("127.0.0.0/8:81", 81, true),
             ("*.example", 80, true),
         ] {
-            let mut resolver = Resolver::with(allowed(text), LOOKUPS_MAX, look_up).towards(port);
+            let resolver = Resolver::with(Targets::public(), LOOKUPS_MAX, look_up);
+            let mut resolver = resolver.towards(port, &allowed(text));
             let answer =
                 runtime.block_on(async { resolver.call("other.example".parse().unwrap()).await });
             assert_eq!(answer.is_ok(), is_open, "{text} {port}");

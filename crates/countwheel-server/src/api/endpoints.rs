@@ -19,11 +19,13 @@ use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, endpoint_of, invalid_endpoint, json_body, precondition};
 use super::timers::{read_headers, read_timeout, read_url};
 use super::{App, answer, retry, stored};
+use crate::deliver::check_url;
+use crate::guard::{AllowedTarget, BadTarget, Targets};
 use crate::job::Job;
 use crate::resources::breaker::{Breaker, FAILURES_MAX, Health, HealthState, PAUSE_MAX, PAUSE_MIN};
 use crate::resources::endpoint::{
-    self, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName, KEY_MAX_BYTES,
-    LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart,
+    self, ALLOW_MAX, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName,
+    KEY_MAX_BYTES, LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart,
 };
 use crate::resources::queue::Queue;
 use crate::resources::sealed::{Kept, NoKey};
@@ -63,6 +65,8 @@ struct EndpointBody<'a> {
     disabled: bool,
     #[serde(skip_serializing_if = "Statuses::is_empty")]
     statuses: &'a Statuses,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    allow: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     breaker: Option<BreakerBody>,
     health: HealthBody,
@@ -161,6 +165,7 @@ impl<'a> EndpointBody<'a> {
             }),
             health: health.into(),
             statuses: &it.statuses,
+            allow: it.allow.iter().map(ToString::to_string).collect(),
             ca: it.ca.as_deref(),
             client_certificate: certificate,
             fault: opened.means.as_ref().err().map(String::as_str),
@@ -409,6 +414,7 @@ fn read(
     let ca = object.take("ca");
     let client = object.take("client_certificate");
     let statuses = object.take("statuses");
+    let allow = object.take("allow");
     object.finish()?;
     let url = read_url(&url, &app.targets)?;
     let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
@@ -419,6 +425,10 @@ fn read(
     let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
     let breaker = breaker.as_ref().map(read_breaker).transpose()?;
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
+    let allow = match &allow {
+        Some(field) => read_allow(field, &url, &app.targets)?,
+        None => Vec::new(),
+    };
     let sealing = Sealing { app, name, before };
     let secrets = match &secrets {
         Some(secrets) => sealing.secrets(secrets)?,
@@ -441,9 +451,33 @@ fn read(
         disabled,
         breaker,
         statuses: statuses.unwrap_or_default(),
+        allow,
         ca: ca_text,
         client_certificate: client_certificate.transpose()?,
     })
+}
+
+/// The only places of an endpoint. What shows by itself that its URL lies outside is refused.
+fn read_allow(
+    field: &Field<'_>,
+    url: &str,
+    targets: &Targets,
+) -> Result<Vec<AllowedTarget>, Problem> {
+    let elements = field.elements()?;
+    if !(1..=ALLOW_MAX).contains(&elements.len()) {
+        let detail = format!("an endpoint allows 1 to {ALLOW_MAX} places, or says nothing of them");
+        return Err(invalid(field, detail));
+    }
+    let place = |element: &Field<'_>| {
+        let place = element.text()?.parse();
+        place.map_err(|bad: BadTarget| invalid(element, bad.to_string()))
+    };
+    let places = elements.iter().map(place);
+    let places = places.collect::<Result<Vec<AllowedTarget>, Problem>>()?;
+    let uri = check_url(url).map_err(|detail| invalid(field, detail))?;
+    let checked = targets.clone().within(places.clone()).check(&uri);
+    checked.map_err(|_| invalid(field, "the endpoint's own url is at none of these places"))?;
+    Ok(places)
 }
 
 /// When an endpoint is left alone, and for how long.

@@ -249,9 +249,10 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 84] = [
+const KNOWN_NAMES: [&str; 85] = [
     "accept_loss",
     "adaptive",
+    "allow",
     "at",
     "body",
     "body_base64",

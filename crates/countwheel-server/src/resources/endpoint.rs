@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use countwheel_durable::{NameError, QueueName, RetryPolicy, SettingsVersion};
@@ -18,10 +19,13 @@ use super::signature::SigningKey;
 use super::statuses::Statuses;
 use super::{read_policy, read_span};
 use crate::api::retry;
+use crate::guard::AllowedTarget;
 use crate::time::format_duration;
 
 /// How many secrets an endpoint may have at a time.
 pub(crate) const SECRETS_MAX: usize = 8;
+/// How many places an endpoint may allow.
+pub(crate) const ALLOW_MAX: usize = 64;
 /// How many attempts at a time, and how many a second, a limit may name.
 pub(crate) const LIMIT_MAX: u32 = 1_000_000;
 /// How long a text in PEM of certificates may be, in bytes.
@@ -95,6 +99,8 @@ pub(crate) struct Endpoint {
     pub(crate) breaker: Option<Breaker>,
     /// What the statuses of answers mean.
     pub(crate) statuses: Statuses,
+    /// The only places where its deliveries go; no place is named where they go wherever the service allows.
+    pub(crate) allow: Vec<AllowedTarget>,
     /// The authorities to trust in place of those of the service, in PEM.
     pub(crate) ca: Option<String>,
     pub(crate) client_certificate: Option<ClientCertificate>,
@@ -118,6 +124,8 @@ struct Stored {
     breaker: Option<Breaker>,
     #[serde(default, skip_serializing_if = "Statuses::is_empty")]
     statuses: Statuses,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    allow: Vec<String>,
 }
 
 /// A time as microseconds since 1970.
@@ -152,6 +160,7 @@ impl Endpoint {
             client_certificate: self.client_certificate.clone(),
             breaker: self.breaker,
             statuses: self.statuses.clone(),
+            allow: self.allow.iter().map(ToString::to_string).collect(),
         };
         // A text, numbers and lists of them are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -163,6 +172,7 @@ impl Endpoint {
         if stored.format != FORMAT {
             return None;
         }
+        let allow = stored.allow.iter().map(|place| place.parse().ok());
         Some(Self {
             url: stored.url,
             headers: stored.headers,
@@ -173,6 +183,7 @@ impl Endpoint {
             rate: stored.rate,
             disabled: stored.disabled,
             statuses: stored.statuses,
+            allow: allow.collect::<Option<_>>()?,
             ca: stored.ca,
             client_certificate: stored.client_certificate,
             breaker: stored.breaker,
@@ -220,7 +231,7 @@ impl Endpoint {
         vault: &Vault,
         roots: &Arc<RootCertStore>,
     ) -> Opened {
-        let means = self.means(name, revision, vault, roots);
+        let means = self.means(name, vault, roots);
         Opened {
             revision,
             settings: self,
@@ -231,7 +242,6 @@ impl Endpoint {
     fn means(
         &self,
         name: &EndpointName,
-        revision: SettingsVersion,
         vault: &Vault,
         roots: &Arc<RootCertStore>,
     ) -> Result<Means, String> {
@@ -250,12 +260,14 @@ impl Endpoint {
         let certificate = self.client_certificate.as_ref().zip(key.as_deref());
         let certificate = certificate.map(|(client, key)| (client.certificate.as_str(), key));
         let tls = tls(self.ca.as_deref(), certificate, roots).map_err(|error| error.problem)?;
+        let way = Way {
+            number: 0,
+            tls: tls.map(Arc::new),
+            allow: (!self.allow.is_empty()).then(|| self.allow.clone().into()),
+        };
         Ok(Means {
             keys: keys.into(),
-            trust: tls.map(|config| Trust {
-                number: revision.0,
-                config: Arc::new(config),
-            }),
+            way: way.numbered(),
         })
     }
 }
@@ -310,19 +322,34 @@ pub(crate) struct Opened {
     pub(crate) means: Result<Means, String>,
 }
 
-/// What signs deliveries, and what stands in for the service's own TLS.
+/// What signs deliveries, and how they leave.
 #[derive(Clone, Debug)]
 pub(crate) struct Means {
     pub(crate) keys: Arc<[SigningKey]>,
-    pub(crate) trust: Option<Trust>,
+    pub(crate) way: Way,
 }
 
-/// How an endpoint is trusted, and shown who calls.
-#[derive(Clone, Debug)]
-pub(crate) struct Trust {
-    /// Another number for whatever else is trusted.
+/// How deliveries leave, as far as their endpoint says it. The default is the way of all whose endpoints say nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Way {
+    /// Another number for whatever else an endpoint has said: no connection serves two of them. The default is 0.
     pub(crate) number: u64,
-    pub(crate) config: Arc<ClientConfig>,
+    /// How an endpoint is trusted, and shown who calls, in place of the service's own TLS.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// The only places, if there are any.
+    pub(crate) allow: Option<Arc<[AllowedTarget]>>,
+}
+
+impl Way {
+    /// The same with a number of its own, if it is not the way of all.
+    fn numbered(self) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if self.tls.is_none() && self.allow.is_none() {
+            return self;
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { number, ..self }
+    }
 }
 
 /// What part of the settings for TLS is wrong, and why.
@@ -416,6 +443,7 @@ mod tests {
             disabled: true,
             breaker: Some(Breaker::default()),
             statuses: [(Named::Exact(409), Meaning::Done)].into_iter().collect(),
+            allow: vec!["10.0.0.0/8".parse().unwrap(), "*.lan:8443".parse().unwrap()],
             ca: Some("x".to_owned()),
             client_certificate: Some(ClientCertificate {
                 certificate: "y".to_owned(),
@@ -436,6 +464,7 @@ mod tests {
             disabled: false,
             breaker: None,
             statuses: Statuses::default(),
+            allow: Vec::new(),
             ca: None,
             client_certificate: None,
             ..endpoint()
@@ -449,6 +478,32 @@ mod tests {
                 assert_eq!(Endpoint::of_value(other.as_bytes()), None, "{other}");
             }
         }
+    }
+
+    #[test]
+    fn only_what_is_as_for_all_shares_its_connections() {
+        let (vault, roots) = (Vault::without_key(true), Arc::new(RootCertStore::empty()));
+        let bare = Endpoint {
+            secrets: Vec::new(),
+            allow: Vec::new(),
+            ca: None,
+            client_certificate: None,
+            ..endpoint()
+        };
+        let narrowed = Endpoint {
+            allow: endpoint().allow,
+            ..bare.clone()
+        };
+        let name = EndpointName::new("shop").unwrap();
+        let number = |endpoint: &Endpoint| {
+            let opened = endpoint
+                .clone()
+                .open(&name, SettingsVersion(1), &vault, &roots);
+            opened.means.unwrap().way.number
+        };
+        assert_eq!(number(&bare), 0);
+        let numbers = [number(&narrowed), number(&narrowed)];
+        assert!(numbers[0] != numbers[1] && !numbers.contains(&0));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod maintenance;
 mod nodes;
 mod nodes_long;
 mod noise;
+mod outward;
 mod process;
 mod purge;
 mod receivers;
