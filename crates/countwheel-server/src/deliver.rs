@@ -18,11 +18,12 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
 
 use crate::answered::{Answered, KeepAnswers, Times};
+use crate::egress::EgressProxy;
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
-use crate::pool::{AnswerTooLong, Connection, Going, Phases, Pool, Sent};
-use crate::resolver::{NotResolved, Resolver};
+use crate::pool::{AnswerTooLong, Connection, Going, Phases, Pool, ProxyFailed, Sent};
+use crate::resolver::NotResolved;
 use crate::resources::Catalogue;
 use crate::resources::breaker::{Breaker, Sign, Turn};
 use crate::resources::endpoint::{EndpointName, Means};
@@ -49,7 +50,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// Delivers timers over HTTP. Follows no redirect, uses no proxy, keeps connections. One handler is for the timers
+/// Delivers timers over HTTP. Follows no redirect, uses no proxy unless one is named, keeps connections. One handler is for the timers
 /// of one store, whose settings say where endpoints are.
 #[derive(Clone, Debug)]
 pub struct HttpHandler {
@@ -88,9 +89,8 @@ impl HttpHandler {
         kept: usize,
         catalogue: Arc<Catalogue>,
     ) -> Self {
-        let resolver = Resolver::new(targets.clone(), lookups);
         let tls = roots::trusting(Arc::clone(catalogue.roots()));
-        let pool = Pool::new(resolver, tls, kept, Arc::clone(&clock));
+        let pool = Pool::new(targets.clone(), lookups, tls, kept, Arc::clone(&clock));
         Self {
             runtime,
             sender: Sender {
@@ -123,6 +123,12 @@ impl HttpHandler {
     #[must_use]
     pub fn keeping(mut self, answers: KeepAnswers) -> Self {
         self.sender.keep = answers;
+        self
+    }
+
+    /// The same, where all deliveries whose endpoints name no proxy leave through this one.
+    pub(crate) fn through(mut self, proxy: Option<EgressProxy>) -> Self {
+        self.sender.pool = self.sender.pool.through(proxy);
         self
     }
 
@@ -296,7 +302,11 @@ impl Sender {
             None => Cow::Borrowed(&self.targets),
         };
         // A timer may have been set when the service was started with other options.
-        targets.check(&url).map_err(|refused| describe(&refused))?;
+        let checked = match self.pool.proxy(&way) {
+            None => targets.check(&url),
+            Some(_) => targets.check_proxied(&url),
+        };
+        checked.map_err(|refused| describe(&refused))?;
         let going = Going {
             url: &url,
             way: &way,
@@ -616,19 +626,22 @@ const UNREACHABLE: &str = "target unreachable";
 /// Why there was no answer.
 fn describe(error: &(dyn Error + 'static)) -> NoAnswer {
     let mut reason = error.to_string();
-    let mut detail = None;
+    let (mut detail, mut is_of_proxy) = (None, false);
     let mut cause = Some(error);
     while let Some(error) = cause {
+        is_of_proxy |= error.is::<ProxyFailed>();
         detail = detail.or_else(|| detail_of(error));
         cause = cause_of(error);
         if let Some(cause) = cause {
             reason = cause.to_string();
         }
     }
-    NoAnswer {
-        detail: detail.unwrap_or_else(|| "no connection".to_owned()),
-        reason,
-    }
+    let detail = match detail {
+        Some(detail) if is_of_proxy => format!("proxy: {detail}"),
+        None if is_of_proxy => "proxy: no tunnel".to_owned(),
+        detail => detail.unwrap_or_else(|| "no connection".to_owned()),
+    };
+    NoAnswer { detail, reason }
 }
 
 /// What lies behind an error. An [`io::Error`] calls its own cause no source of it.

@@ -21,17 +21,20 @@ use countwheel_time::Clock;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper_rustls::HttpsConnector;
+use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tower_service::Service;
 
 use crate::answered::Times;
+use crate::egress::EgressProxy;
 use crate::guard::{Targets, port_of_url};
 use crate::resolver::Resolver;
 use crate::resources::endpoint::Way;
@@ -46,7 +49,13 @@ const READ_MAX_BYTES: usize = 256 << 10;
 #[error("the answer is too long")]
 pub(crate) struct AnswerTooLong;
 
+/// No tunnel was made through a proxy.
+#[derive(Debug, thiserror::Error)]
+#[error("the proxy made no tunnel")]
+pub(crate) struct ProxyFailed(#[source] BoxError);
+
 type BoxError = Box<dyn Error + Send + Sync>;
+type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 /// What sends requests on a connection, and how much of an answer may still be read.
 type Sending = (SendRequest<Full<Bytes>>, Arc<AtomicUsize>);
 /// A host, and the number of the way to it.
@@ -74,7 +83,10 @@ pub(crate) struct Going<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     resolver: Resolver,
+    targets: Targets,
     tls: Arc<ClientConfig>,
+    /// The operator's, for all whose endpoints name none.
+    proxy: Option<EgressProxy>,
     clock: Arc<dyn Clock>,
     idle: Arc<Idle>,
     phases: Arc<Mutex<Phases>>,
@@ -132,31 +144,43 @@ impl State {
 impl Pool {
     /// Keeps at most so many idle connections, those that were used last.
     pub(crate) fn new(
-        resolver: Resolver,
+        targets: Targets,
+        lookups: usize,
         tls: ClientConfig,
         most: usize,
         clock: Arc<dyn Clock>,
     ) -> Self {
         let state = Mutex::default();
         Self {
-            resolver,
+            resolver: Resolver::new(lookups),
+            targets,
             tls: Arc::new(tls),
+            proxy: None,
             clock,
             idle: Arc::new(Idle { most, state }),
             phases: Arc::default(),
         }
     }
 
+    /// The same through a proxy, for all whose endpoints name none.
+    pub(crate) fn through(self, proxy: Option<EgressProxy>) -> Self {
+        Self { proxy, ..self }
+    }
+
+    /// The proxy on this way, if there is one.
+    pub(crate) fn proxy<'a>(&'a self, way: &'a Way) -> Option<&'a EgressProxy> {
+        way.proxy.as_ref().or(self.proxy.as_ref())
+    }
+
     pub(crate) fn phases(&self) -> Arc<Mutex<Phases>> {
         Arc::clone(&self.phases)
     }
 
-    /// Connects to that port. If no connection is kept, the addresses of a target are tried one after the other, so
-    /// that each attempt that runs has one file open.
-    fn connector(&self, going: &Going<'_>, marks: &Arc<Marks>) -> HttpConnector<TimedResolver> {
-        let port = port_of_url(going.url);
+    /// Makes connections whose phases are noted in `marks`. If no connection is kept, the addresses of a target are
+    /// tried one after the other, so that each attempt that runs has one file open.
+    fn connector(&self, resolver: Resolver, marks: &Arc<Marks>) -> HttpConnector<TimedResolver> {
         let resolver = TimedResolver {
-            resolver: self.resolver.towards(port, going.targets),
+            resolver,
             clock: Arc::clone(&self.clock),
             marks: Arc::clone(marks),
         };
@@ -169,9 +193,40 @@ impl Pool {
         connector
     }
 
+    /// A stream to the host of a URL, with TLS where the URL says so.
+    async fn connect(&self, going: &Going<'_>, marks: &Arc<Marks>) -> Result<Stream, BoxError> {
+        let &Going { url, way, targets } = going;
+        let tls = way.tls.as_ref().unwrap_or(&self.tls);
+        let timed = Timed {
+            connector: (),
+            is_of_proxy: false,
+            clock: Arc::clone(&self.clock),
+            marks: Arc::clone(marks),
+        };
+        let Some(proxy) = self.proxy(way) else {
+            let resolver = self.resolver.towards(port_of_url(url), targets);
+            let timed = timed.around(self.connector(resolver, marks), false);
+            let mut connector = HttpsConnector::from((timed, Arc::clone(tls)));
+            return connector.call(url.clone()).await;
+        };
+        let port = port_of_url(proxy.uri());
+        let resolver = match &way.proxy {
+            // What a caller names is guarded as what it delivers to.
+            Some(_) => {
+                let refused = |refused| ProxyFailed(Box::new(refused));
+                self.targets.check(proxy.uri()).map_err(refused)?;
+                self.resolver.towards(port, &self.targets)
+            }
+            None => self.resolver.anywhere(port),
+        };
+        let tunnel = Tunnel::new(proxy.uri().clone(), self.connector(resolver, marks));
+        let mut connector = HttpsConnector::from((timed.around(tunnel, true), Arc::clone(tls)));
+        connector.call(with_port(url)?).await
+    }
+
     /// A connection to the host of a URL: one that idles, or else a new one.
     pub(crate) async fn take(&self, going: &Going<'_>) -> Result<Connection, BoxError> {
-        let &Going { url, way, .. } = going;
+        let Going { url, way, .. } = going;
         let scheme = url.scheme().cloned().unwrap_or(Scheme::HTTP);
         let authority = url.authority().cloned().ok_or("the URL has no host")?;
         let target = (scheme, authority, way.number);
@@ -185,15 +240,8 @@ impl Pool {
             });
         }
         let marks = Arc::<Marks>::default();
-        let timed = Timed {
-            connector: self.connector(going, &marks),
-            clock: Arc::clone(&self.clock),
-            marks: Arc::clone(&marks),
-        };
         let has_tls = target.0 == Scheme::HTTPS;
         let began = self.clock.now();
-        let tls = way.tls.as_ref().unwrap_or(&self.tls);
-        let mut connector = HttpsConnector::from((timed, Arc::clone(tls)));
         let phases = Measured {
             phases: &self.phases,
             clock: &*self.clock,
@@ -201,7 +249,7 @@ impl Pool {
             connected: &marks.connected,
             has_tls,
         };
-        let stream = connector.call(url.clone()).await;
+        let stream = self.connect(going, &marks).await;
         drop(phases);
         let times = marks.times(began, has_tls.then(|| self.clock.now()));
         let left = Arc::new(AtomicUsize::new(READ_MAX_BYTES));
@@ -456,28 +504,62 @@ impl Service<Name> for TimedResolver {
     }
 }
 
-/// A connector that notes when it has connected.
+/// The URL with its port, also if that is the usual one: a tunnel has no usual one.
+fn with_port(url: &Uri) -> Result<Uri, BoxError> {
+    let host = url.host().ok_or("the URL has no host")?;
+    let scheme = url.scheme_str().unwrap_or("http");
+    let uri = format!("{scheme}://{host}:{}/", port_of_url(url)).parse();
+    Ok(uri?)
+}
+
+/// A connector that notes when it has connected, to a target or through a proxy.
 #[derive(Clone)]
-struct Timed {
-    connector: HttpConnector<TimedResolver>,
+struct Timed<C> {
+    connector: C,
+    is_of_proxy: bool,
     clock: Arc<dyn Clock>,
     marks: Arc<Marks>,
 }
 
-impl Service<Uri> for Timed {
-    type Response = <HttpConnector<TimedResolver> as Service<Uri>>::Response;
-    type Error = <HttpConnector<TimedResolver> as Service<Uri>>::Error;
+impl<C> Timed<C> {
+    fn around<D>(self, connector: D, is_of_proxy: bool) -> Timed<D> {
+        Timed {
+            connector,
+            is_of_proxy,
+            clock: self.clock,
+            marks: self.marks,
+        }
+    }
+}
+
+impl<C> Service<Uri> for Timed<C>
+where
+    C: Service<Uri>,
+    C::Error: Into<BoxError>,
+    C::Future: Send + 'static,
+{
+    type Response = C::Response;
+    type Error = BoxError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Service::<Uri>::poll_ready(&mut self.connector, context)
+        self.connector.poll_ready(context).map_err(Into::into)
     }
 
     fn call(&mut self, url: Uri) -> Self::Future {
         let connecting = self.connector.call(url);
         let (clock, marks) = (Arc::clone(&self.clock), Arc::clone(&self.marks));
+        let is_of_proxy = self.is_of_proxy;
         Box::pin(async move {
-            let stream = connecting.await?;
+            let failed = |error: C::Error| -> BoxError {
+                let error = error.into();
+                if is_of_proxy {
+                    Box::new(ProxyFailed(error))
+                } else {
+                    error
+                }
+            };
+            let stream = connecting.await.map_err(failed)?;
             marks.connected.get_or_init(|| clock.now());
             Ok(stream)
         })

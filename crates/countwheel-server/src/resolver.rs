@@ -40,7 +40,8 @@ type Addresses = Result<Vec<SocketAddr>, NotResolved>;
 /// there are half as many as threads, and its place is free; a name that was slow begins among them.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
-    targets: Targets,
+    /// `None` if whatever is found may be connected to.
+    targets: Option<Targets>,
     /// The port to which a connection is made to what is found.
     port: u16,
     threads: Arc<Semaphore>,
@@ -59,8 +60,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 impl Resolver {
     /// Looks up so many names at a time.
-    pub(crate) fn new(targets: Targets, lookups: usize) -> Self {
-        Self::with(targets, lookups, |name| {
+    pub(crate) fn new(lookups: usize) -> Self {
+        Self::with(Targets::public(), lookups, |name| {
             Ok((name, 0).to_socket_addrs()?.collect())
         })
     }
@@ -73,7 +74,7 @@ impl Resolver {
         // One thread is for both kinds, and a slow name then holds up the others.
         let slow = lookups / 2;
         Self {
-            targets,
+            targets: Some(targets),
             port: 80,
             threads: Arc::new(Semaphore::new(lookups - slow)),
             slow: Arc::new(Semaphore::new(slow)),
@@ -88,7 +89,16 @@ impl Resolver {
     /// The same for connections to that port, where these targets may be connected to.
     pub(crate) fn towards(&self, port: u16, targets: &Targets) -> Self {
         Self {
-            targets: targets.clone(),
+            targets: Some(targets.clone()),
+            port,
+            ..self.clone()
+        }
+    }
+
+    /// The same for connections to that port of the operator's proxy, wherever that is.
+    pub(crate) fn anywhere(&self, port: u16) -> Self {
+        Self {
+            targets: None,
             port,
             ..self.clone()
         }
@@ -185,8 +195,10 @@ impl Service<Name> for Resolver {
             let (targets, port) = (resolver.targets.clone(), resolver.port);
             let addresses = resolver.addresses(name.clone()).await?;
             // One that is refused spoils them all: which is used is left to chance.
-            for address in &addresses {
-                targets.check_address(name.as_str(), port, address.ip())?;
+            if let Some(targets) = targets {
+                for address in &addresses {
+                    targets.check_address(name.as_str(), port, address.ip())?;
+                }
             }
             Ok(addresses.into_iter())
         })

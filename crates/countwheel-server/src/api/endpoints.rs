@@ -20,6 +20,7 @@ use super::request::{Honoured, Query, endpoint_of, invalid_endpoint, json_body, 
 use super::timers::{read_headers, read_timeout, read_url};
 use super::{App, answer, retry, stored};
 use crate::deliver::check_url;
+use crate::egress::{BadProxy, EgressProxy};
 use crate::guard::{AllowedTarget, BadTarget, Targets};
 use crate::job::Job;
 use crate::resources::breaker::{Breaker, FAILURES_MAX, Health, HealthState, PAUSE_MAX, PAUSE_MIN};
@@ -67,6 +68,8 @@ struct EndpointBody<'a> {
     statuses: &'a Statuses,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     allow: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    egress_proxy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     breaker: Option<BreakerBody>,
     health: HealthBody,
@@ -166,6 +169,7 @@ impl<'a> EndpointBody<'a> {
             health: health.into(),
             statuses: &it.statuses,
             allow: it.allow.iter().map(ToString::to_string).collect(),
+            egress_proxy: it.egress_proxy.as_ref().map(ToString::to_string),
             ca: it.ca.as_deref(),
             client_certificate: certificate,
             fault: opened.means.as_ref().err().map(String::as_str),
@@ -415,6 +419,7 @@ fn read(
     let client = object.take("client_certificate");
     let statuses = object.take("statuses");
     let allow = object.take("allow");
+    let proxy = object.take("egress_proxy");
     object.finish()?;
     let url = read_url(&url, &app.targets)?;
     let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
@@ -425,8 +430,11 @@ fn read(
     let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
     let breaker = breaker.as_ref().map(read_breaker).transpose()?;
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
+    let proxy = proxy.as_ref();
+    let proxy = proxy.map(|field| read_proxy(field, &app.targets));
+    let proxy = proxy.transpose()?;
     let allow = match &allow {
-        Some(field) => read_allow(field, &url, &app.targets)?,
+        Some(field) => read_allow(field, &url, &app.targets, proxy.is_some())?,
         None => Vec::new(),
     };
     let sealing = Sealing { app, name, before };
@@ -452,9 +460,19 @@ fn read(
         breaker,
         statuses: statuses.unwrap_or_default(),
         allow,
+        egress_proxy: proxy,
         ca: ca_text,
         client_certificate: client_certificate.transpose()?,
     })
+}
+
+/// The proxy of an endpoint, which is guarded as a target is.
+fn read_proxy(field: &Field<'_>, targets: &Targets) -> Result<EgressProxy, Problem> {
+    let proxy: Result<EgressProxy, BadProxy> = field.text()?.parse();
+    let proxy = proxy.map_err(|bad| invalid(field, bad.to_string()))?;
+    let checked = targets.check(proxy.uri());
+    checked.map_err(|refused| invalid(field, refused.to_string()))?;
+    Ok(proxy)
 }
 
 /// The only places of an endpoint. What shows by itself that its URL lies outside is refused.
@@ -462,6 +480,7 @@ fn read_allow(
     field: &Field<'_>,
     url: &str,
     targets: &Targets,
+    is_proxied: bool,
 ) -> Result<Vec<AllowedTarget>, Problem> {
     let elements = field.elements()?;
     if !(1..=ALLOW_MAX).contains(&elements.len()) {
@@ -475,7 +494,12 @@ fn read_allow(
     let places = elements.iter().map(place);
     let places = places.collect::<Result<Vec<AllowedTarget>, Problem>>()?;
     let uri = check_url(url).map_err(|detail| invalid(field, detail))?;
-    let checked = targets.clone().within(places.clone()).check(&uri);
+    let narrowed = targets.clone().within(places.clone());
+    let checked = if is_proxied {
+        narrowed.check_proxied(&uri)
+    } else {
+        narrowed.check(&uri)
+    };
     checked.map_err(|_| invalid(field, "the endpoint's own url is at none of these places"))?;
     Ok(places)
 }

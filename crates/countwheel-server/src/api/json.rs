@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 85] = [
+const KNOWN_NAMES: [&str; 86] = [
     "accept_loss",
     "adaptive",
     "allow",
@@ -271,6 +271,7 @@ const KNOWN_NAMES: [&str; 85] = [
     "dry_run",
     "due_after",
     "due_before",
+    "egress_proxy",
     "end",
     "endpoint",
     "every",

@@ -19,6 +19,7 @@ use super::signature::SigningKey;
 use super::statuses::Statuses;
 use super::{read_policy, read_span};
 use crate::api::retry;
+use crate::egress::EgressProxy;
 use crate::guard::AllowedTarget;
 use crate::time::format_duration;
 
@@ -101,6 +102,8 @@ pub(crate) struct Endpoint {
     pub(crate) statuses: Statuses,
     /// The only places where its deliveries go; no place is named where they go wherever the service allows.
     pub(crate) allow: Vec<AllowedTarget>,
+    /// The proxy through which its deliveries leave, in place of the service's.
+    pub(crate) egress_proxy: Option<EgressProxy>,
     /// The authorities to trust in place of those of the service, in PEM.
     pub(crate) ca: Option<String>,
     pub(crate) client_certificate: Option<ClientCertificate>,
@@ -126,6 +129,8 @@ struct Stored {
     statuses: Statuses,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     allow: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    egress_proxy: Option<String>,
 }
 
 /// A time as microseconds since 1970.
@@ -161,6 +166,7 @@ impl Endpoint {
             breaker: self.breaker,
             statuses: self.statuses.clone(),
             allow: self.allow.iter().map(ToString::to_string).collect(),
+            egress_proxy: self.egress_proxy.as_ref().map(ToString::to_string),
         };
         // A text, numbers and lists of them are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -173,6 +179,7 @@ impl Endpoint {
             return None;
         }
         let allow = stored.allow.iter().map(|place| place.parse().ok());
+        let proxy = stored.egress_proxy.map(|proxy| proxy.parse());
         Some(Self {
             url: stored.url,
             headers: stored.headers,
@@ -184,6 +191,7 @@ impl Endpoint {
             disabled: stored.disabled,
             statuses: stored.statuses,
             allow: allow.collect::<Option<_>>()?,
+            egress_proxy: proxy.transpose().ok()?,
             ca: stored.ca,
             client_certificate: stored.client_certificate,
             breaker: stored.breaker,
@@ -264,6 +272,7 @@ impl Endpoint {
             number: 0,
             tls: tls.map(Arc::new),
             allow: (!self.allow.is_empty()).then(|| self.allow.clone().into()),
+            proxy: self.egress_proxy.clone(),
         };
         Ok(Means {
             keys: keys.into(),
@@ -338,13 +347,15 @@ pub(crate) struct Way {
     pub(crate) tls: Option<Arc<ClientConfig>>,
     /// The only places, if there are any.
     pub(crate) allow: Option<Arc<[AllowedTarget]>>,
+    /// The proxy in place of the service's.
+    pub(crate) proxy: Option<EgressProxy>,
 }
 
 impl Way {
     /// The same with a number of its own, if it is not the way of all.
     fn numbered(self) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        if self.tls.is_none() && self.allow.is_none() {
+        if self.tls.is_none() && self.allow.is_none() && self.proxy.is_none() {
             return self;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -444,6 +455,7 @@ mod tests {
             breaker: Some(Breaker::default()),
             statuses: [(Named::Exact(409), Meaning::Done)].into_iter().collect(),
             allow: vec!["10.0.0.0/8".parse().unwrap(), "*.lan:8443".parse().unwrap()],
+            egress_proxy: Some("http://proxy.lan:3128".parse().unwrap()),
             ca: Some("x".to_owned()),
             client_certificate: Some(ClientCertificate {
                 certificate: "y".to_owned(),
@@ -465,6 +477,7 @@ mod tests {
             breaker: None,
             statuses: Statuses::default(),
             allow: Vec::new(),
+            egress_proxy: None,
             ca: None,
             client_certificate: None,
             ..endpoint()
@@ -486,6 +499,7 @@ mod tests {
         let bare = Endpoint {
             secrets: Vec::new(),
             allow: Vec::new(),
+            egress_proxy: None,
             ca: None,
             client_certificate: None,
             ..endpoint()

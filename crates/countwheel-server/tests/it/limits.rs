@@ -212,6 +212,11 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
                 endpoint(&format!(r#","allow":[{first}{all}]"#)),
             )
         }
+        "`egress_proxy`" => {
+            let rest = long(amount - "http://".len() as u64);
+            let proxy = format!(r#","egress_proxy":"http://{rest}""#);
+            (path(ENDPOINT), endpoint(&proxy))
+        }
         "id of a secret" => (
             path(ENDPOINT),
             endpoint(&format!(r#","secrets":[{}]"#, secret(&long(amount), 24))),

@@ -1,12 +1,12 @@
 //! How deliveries of an endpoint leave: where they may go, through which proxy, by which HTTP.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Directory, Server, wait_for_state};
+use crate::support::{Answer, Client, Directory, PATIENCE, Server, program, wait_for_state};
 
 const SHOP: &str = "/v1/endpoints/shop";
 const TIMER: &str = "/v1/queues/orders/timers/k";
@@ -164,4 +164,199 @@ fn what_an_endpoint_allows_is_checked_when_it_is_put() {
     );
     let places = json!(["*.example:80", "[fd00::/8]:80", "10.0.0.0/8"]);
     assert_eq!(shown["allow"], places);
+}
+
+/// A proxy that makes tunnels to one address, whatever name is asked for; or that answers something else.
+struct Proxy {
+    url: String,
+    /// The first line of each request, and what else its head has.
+    asked: Receiver<String>,
+}
+
+impl Proxy {
+    fn to(port: u16) -> Self {
+        Self::start(move |mut stream| {
+            let target = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let made = b"HTTP/1.1 200 Connection established\r\nvia: a proxy\r\n\r\n";
+            stream.write_all(made).unwrap_or_default();
+            let (mut there, mut here) = (target.try_clone().unwrap(), stream.try_clone().unwrap());
+            std::thread::spawn(move || {
+                std::io::copy(&mut here, &mut there).unwrap_or_default();
+                there.shutdown(Shutdown::Write).unwrap_or_default();
+            });
+            let mut target = target;
+            std::io::copy(&mut target, &mut stream).unwrap_or_default();
+            stream.shutdown(Shutdown::Both).unwrap_or_default();
+        })
+    }
+
+    fn answering(answer: &'static str) -> Self {
+        Self::start(move |mut stream| {
+            stream.write_all(answer.as_bytes()).unwrap_or_default();
+        })
+    }
+
+    fn start(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (send, asked) = channel();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let (send, serve) = (send.clone(), serve.clone());
+                std::thread::spawn(move || {
+                    let mut head = Vec::new();
+                    let mut byte = [0];
+                    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) > 0 {
+                        head.extend(byte);
+                    }
+                    send.send(String::from_utf8(head).unwrap())
+                        .unwrap_or_default();
+                    serve(stream);
+                });
+            }
+        });
+        Self { url, asked }
+    }
+
+    fn next(&self) -> String {
+        self.asked.recv_timeout(PATIENCE).unwrap()
+    }
+}
+
+#[test]
+fn deliveries_of_an_endpoint_leave_through_its_proxy_which_resolves_the_names() {
+    let (_directory, _server, mut client) = start();
+    let (port, connections) = keeping();
+    let proxy = Proxy::to(port);
+    let body = json!({"url": "http://shop.invalid/hook", "egress_proxy": proxy.url});
+    let shown = made(&mut client, &body);
+    assert_eq!(shown["egress_proxy"], proxy.url);
+    assert_eq!(outcome(&mut client, "done"), "200");
+    let head = proxy.next();
+    assert_eq!(
+        head,
+        "CONNECT shop.invalid:80 HTTP/1.1\r\nHost: shop.invalid:80\r\n\r\n"
+    );
+    let timer = client.get(TIMER).expect(200);
+    let times = timer["attempts"][0]["answer"]["times_us"].clone();
+    assert!(times["connect"].as_u64() > Some(0), "{timer}");
+    (0..5).for_each(|_| crate::support::pause());
+    // The tunnel is kept, as any connection is.
+    assert_eq!(outcome(&mut client, "done"), "200");
+    assert!(proxy.asked.try_recv().is_err());
+    assert_eq!(connections.try_iter().count(), 1);
+    // Without the proxy nobody knows the name.
+    made(&mut client, &json!({"url": "http://shop.invalid/hook"}));
+    assert_eq!(outcome(&mut client, "dead"), "name not resolved");
+    // What is allowed narrows by the name alone.
+    let mut narrowed = body.clone();
+    narrowed["allow"] = json!(["*.invalid:80"]);
+    made(&mut client, &narrowed);
+    assert_eq!(outcome(&mut client, "done"), "200");
+    narrowed["allow"] = json!(["127.0.0.0/8"]);
+    let told = refused(&put(&mut client, &narrowed));
+    let expected = (422, "invalid_setting".to_owned(), "/allow".to_owned());
+    assert_eq!(told, expected);
+}
+
+/// The operator's proxy stands in a network to which nothing is delivered.
+#[test]
+fn the_proxy_of_the_operator_is_that_of_all_who_name_none() {
+    let (port, _connections) = keeping();
+    let proxy = Proxy::to(port);
+    let (_directory, _server, mut client) = start_with(&["--egress-proxy", &proxy.url]);
+    let set = |client: &mut Client, url: &str| {
+        let once = json!({"in": 0, "target": {"url": url},
+            "retry": {"fixed": 1, "max_attempts": 1}});
+        client.json("PUT", TIMER, &once.to_string())
+    };
+    set(&mut client, "http://hooks.invalid:8080/a").expect(201);
+    wait_for_state(&mut client, TIMER, "done");
+    assert!(proxy.next().starts_with("CONNECT hooks.invalid:8080 "));
+    for url in [
+        "http://127.0.0.1/",
+        "http://10.0.0.1/",
+        "http://169.254.169.254/",
+        "http://metadata.google.internal/",
+        "http://hooks.invalid:22/",
+    ] {
+        let told = refused(&set(&mut client, url));
+        let pointer = "/target/url".to_owned();
+        assert_eq!(told, (422, "invalid_target".to_owned(), pointer), "{url}");
+    }
+    set(&mut client, "http://localhost/").expect(200);
+    let dead = wait_for_state(&mut client, TIMER, "dead");
+    assert_eq!(dead["attempts"][0]["detail"], "target unreachable");
+    assert!(proxy.asked.try_recv().is_err());
+
+    // A caller names no proxy there.
+    let mut body = json!({"url": "http://hooks.invalid/", "egress_proxy": proxy.url});
+    let told = refused(&put(&mut client, &body));
+    let expected = (
+        422,
+        "invalid_setting".to_owned(),
+        "/egress_proxy".to_owned(),
+    );
+    assert_eq!(told, expected);
+    body["egress_proxy"] = json!(proxy.url.replace("127.0.0.1", "localhost"));
+    made(&mut client, &body);
+    assert_eq!(outcome(&mut client, "dead"), "proxy: target unreachable");
+    assert!(proxy.asked.try_recv().is_err());
+}
+
+#[test]
+fn an_attempt_without_a_tunnel_fails_in_its_time_and_says_that_it_was_the_proxy() {
+    let (_directory, _server, mut client) = start();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed_url = format!("http://{}", closed.local_addr().unwrap());
+    drop(closed);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_url = format!("http://{}", silent.local_addr().unwrap());
+    let asking = Proxy::answering("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n");
+    let refusing = Proxy::answering("HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\n\r\n");
+    let hanging_up = Proxy::answering("");
+    for (proxy, detail) in [
+        (&*closed_url, "proxy: connection refused"),
+        (&*silent_url, "timed out after 300ms"),
+        (&*asking.url, "proxy: no tunnel"),
+        (&*refusing.url, "proxy: no tunnel"),
+        (&*hanging_up.url, "proxy: no tunnel"),
+        ("http://proxy.invalid:3128", "proxy: name not resolved"),
+    ] {
+        let body =
+            json!({"url": "https://shop.invalid/", "egress_proxy": proxy, "timeout": "300ms"});
+        made(&mut client, &body);
+        assert_eq!(outcome(&mut client, "dead"), detail, "{proxy}");
+    }
+}
+
+#[test]
+fn a_proxy_is_checked_when_it_is_named() {
+    let (_directory, _server, mut client) = start();
+    for (proxy, status, code) in [
+        (json!(1), 400, "malformed"),
+        (json!(""), 422, "invalid_setting"),
+        (json!("https://proxy.example"), 422, "invalid_setting"),
+        (json!("http://proxy.example/a"), 422, "invalid_setting"),
+        (
+            json!("http://me:secret@proxy.example"),
+            422,
+            "invalid_setting",
+        ),
+        (json!("http://proxy.example:22"), 422, "invalid_setting"),
+        (json!("http://169.254.169.254"), 422, "invalid_setting"),
+    ] {
+        let body = json!({"url": "http://x.example/", "egress_proxy": proxy});
+        let answer = put(&mut client, &body);
+        let expected = (status, code.to_owned(), "/egress_proxy".to_owned());
+        assert_eq!(refused(&answer), expected, "{proxy}");
+        assert!(!String::from_utf8_lossy(&answer.body).contains("secret"));
+    }
+    for proxy in ["http://me:secret@proxy.example", "proxy.example:3128"] {
+        let output = program()
+            .args(["serve", "--data", "/nowhere", "--egress-proxy", proxy])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{proxy}");
+    }
 }
