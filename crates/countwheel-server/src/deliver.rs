@@ -22,7 +22,7 @@ use crate::egress::EgressProxy;
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
-use crate::pool::{AnswerTooLong, Connection, Going, Phases, Pool, ProxyFailed, Sent};
+use crate::pool::{AnswerTooLong, Connection, Going, Phases, Pool, ProxyFailed, Refused, Sent};
 use crate::resolver::NotResolved;
 use crate::resources::Catalogue;
 use crate::resources::breaker::{Breaker, Sign, Turn};
@@ -407,7 +407,7 @@ impl Sender {
             match connection.send(request).await {
                 Ok(Sent::Answered(answer)) => break (answer, connection, sent),
                 Ok(Sent::Closed(unsent)) => request = unsent,
-                Err(error) => return Err(describe(&error)),
+                Err(error) => return Err(describe(&*error)),
             }
         };
         let times = Times {
@@ -663,6 +663,12 @@ fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = error.downcast_ref::<AnswerTooLong>() {
         return Some(error.to_string());
     }
+    if let Some(error) = error.downcast_ref::<Refused>() {
+        return Some(error.to_string());
+    }
+    if let Some(error) = error.downcast_ref::<h2::Error>() {
+        return Some(http2_detail(error));
+    }
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         return Some(format!("tls: {}", tls_detail(error)));
     }
@@ -672,6 +678,9 @@ fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
         }
         if error.is_parse() {
             return Some("the answer is not HTTP".to_owned());
+        }
+        if error.is_timeout() {
+            return Some("connection timed out".to_owned());
         }
     }
     let detail = match error.downcast_ref::<io::Error>()?.kind() {
@@ -689,6 +698,18 @@ fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
         _ => return None,
     };
     Some(detail.to_owned())
+}
+
+fn http2_detail(error: &h2::Error) -> String {
+    let of_system = error.get_io().map(|error| detail_of(error));
+    let detail = match of_system {
+        Some(Some(detail)) => return detail,
+        Some(None) => "connection closed before the answer",
+        None if error.is_go_away() && error.is_remote() => "connection closed before the answer",
+        None if error.is_remote() => "stream reset",
+        None => "the answer is not HTTP",
+    };
+    detail.to_owned()
 }
 
 fn tls_detail(error: &rustls::Error) -> String {

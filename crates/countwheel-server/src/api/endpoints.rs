@@ -26,7 +26,7 @@ use crate::job::Job;
 use crate::resources::breaker::{Breaker, FAILURES_MAX, Health, HealthState, PAUSE_MAX, PAUSE_MIN};
 use crate::resources::endpoint::{
     self, ALLOW_MAX, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName,
-    KEY_MAX_BYTES, LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart,
+    KEY_MAX_BYTES, LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart, Versions,
 };
 use crate::resources::queue::Queue;
 use crate::resources::sealed::{Kept, NoKey};
@@ -70,6 +70,8 @@ struct EndpointBody<'a> {
     allow: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     egress_proxy: Option<String>,
+    #[serde(skip_serializing_if = "Versions::is_auto")]
+    http: Versions,
     #[serde(skip_serializing_if = "Option::is_none")]
     breaker: Option<BreakerBody>,
     health: HealthBody,
@@ -170,6 +172,7 @@ impl<'a> EndpointBody<'a> {
             statuses: &it.statuses,
             allow: it.allow.iter().map(ToString::to_string).collect(),
             egress_proxy: it.egress_proxy.as_ref().map(ToString::to_string),
+            http: it.versions,
             ca: it.ca.as_deref(),
             client_certificate: certificate,
             fault: opened.means.as_ref().err().map(String::as_str),
@@ -420,6 +423,7 @@ fn read(
     let statuses = object.take("statuses");
     let allow = object.take("allow");
     let proxy = object.take("egress_proxy");
+    let versions = object.take("http");
     object.finish()?;
     let url = read_url(&url, &app.targets)?;
     let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
@@ -430,6 +434,11 @@ fn read(
     let disabled = disabled.as_ref().map_or(Ok(false), Field::truth)?;
     let breaker = breaker.as_ref().map(read_breaker).transpose()?;
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
+    let versions = versions.as_ref().map(|field| {
+        let versions = Versions::from_name(&field.text()?);
+        versions.ok_or_else(|| invalid(field, "http is auto or 1.1"))
+    });
+    let versions = versions.transpose()?.unwrap_or_default();
     let proxy = proxy.as_ref();
     let proxy = proxy.map(|field| read_proxy(field, &app.targets));
     let proxy = proxy.transpose()?;
@@ -461,6 +470,7 @@ fn read(
         statuses: statuses.unwrap_or_default(),
         allow,
         egress_proxy: proxy,
+        versions,
         ca: ca_text,
         client_certificate: client_certificate.transpose()?,
     })

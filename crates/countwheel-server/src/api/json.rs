@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 86] = [
+const KNOWN_NAMES: [&str; 87] = [
     "accept_loss",
     "adaptive",
     "allow",
@@ -283,6 +283,7 @@ const KNOWN_NAMES: [&str; 86] = [
     "fixed",
     "from",
     "headers",
+    "http",
     "id",
     "in",
     "increment",

@@ -21,6 +21,7 @@ use super::{read_policy, read_span};
 use crate::api::retry;
 use crate::egress::EgressProxy;
 use crate::guard::AllowedTarget;
+use crate::pool::HTTP2;
 use crate::time::format_duration;
 
 /// How many secrets an endpoint may have at a time.
@@ -65,6 +66,44 @@ pub(crate) struct Rate {
     pub(crate) burst: u32,
 }
 
+/// Which versions of HTTP a target is offered where there is TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) enum Versions {
+    /// HTTP/2, and HTTP/1.1 if that is not taken.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// HTTP/1.1.
+    #[serde(rename = "1.1")]
+    One,
+}
+
+impl Versions {
+    /// The versions of that name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "1.1" => Some(Self::One),
+            _ => None,
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it so")]
+    pub(crate) fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
+
+    /// TLS that offers them.
+    pub(crate) fn offered(self, mut tls: ClientConfig) -> ClientConfig {
+        tls.alpn_protocols = match self {
+            Self::Auto => vec![HTTP2.to_vec(), b"http/1.1".to_vec()],
+            // No offer is what all servers know.
+            Self::One => Vec::new(),
+        };
+        tls
+    }
+}
+
 /// A secret that signs deliveries.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Secret {
@@ -104,6 +143,7 @@ pub(crate) struct Endpoint {
     pub(crate) allow: Vec<AllowedTarget>,
     /// The proxy through which its deliveries leave, in place of the service's.
     pub(crate) egress_proxy: Option<EgressProxy>,
+    pub(crate) versions: Versions,
     /// The authorities to trust in place of those of the service, in PEM.
     pub(crate) ca: Option<String>,
     pub(crate) client_certificate: Option<ClientCertificate>,
@@ -131,6 +171,8 @@ struct Stored {
     allow: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     egress_proxy: Option<String>,
+    #[serde(default, skip_serializing_if = "Versions::is_auto")]
+    http: Versions,
 }
 
 /// A time as microseconds since 1970.
@@ -167,6 +209,7 @@ impl Endpoint {
             statuses: self.statuses.clone(),
             allow: self.allow.iter().map(ToString::to_string).collect(),
             egress_proxy: self.egress_proxy.as_ref().map(ToString::to_string),
+            http: self.versions,
         };
         // A text, numbers and lists of them are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -192,6 +235,7 @@ impl Endpoint {
             statuses: stored.statuses,
             allow: allow.collect::<Option<_>>()?,
             egress_proxy: proxy.transpose().ok()?,
+            versions: stored.http,
             ca: stored.ca,
             client_certificate: stored.client_certificate,
             breaker: stored.breaker,
@@ -270,9 +314,10 @@ impl Endpoint {
         let tls = tls(self.ca.as_deref(), certificate, roots).map_err(|error| error.problem)?;
         let way = Way {
             number: 0,
-            tls: tls.map(Arc::new),
+            tls: tls.map(|tls| Arc::new(self.versions.offered(tls))),
             allow: (!self.allow.is_empty()).then(|| self.allow.clone().into()),
             proxy: self.egress_proxy.clone(),
+            versions: self.versions,
         };
         Ok(Means {
             keys: keys.into(),
@@ -349,13 +394,18 @@ pub(crate) struct Way {
     pub(crate) allow: Option<Arc<[AllowedTarget]>>,
     /// The proxy in place of the service's.
     pub(crate) proxy: Option<EgressProxy>,
+    pub(crate) versions: Versions,
 }
 
 impl Way {
     /// The same with a number of its own, if it is not the way of all.
     fn numbered(self) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        if self.tls.is_none() && self.allow.is_none() && self.proxy.is_none() {
+        let is_of_all = self.tls.is_none()
+            && self.allow.is_none()
+            && self.proxy.is_none()
+            && self.versions.is_auto();
+        if is_of_all {
             return self;
         }
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -456,6 +506,7 @@ mod tests {
             statuses: [(Named::Exact(409), Meaning::Done)].into_iter().collect(),
             allow: vec!["10.0.0.0/8".parse().unwrap(), "*.lan:8443".parse().unwrap()],
             egress_proxy: Some("http://proxy.lan:3128".parse().unwrap()),
+            versions: Versions::One,
             ca: Some("x".to_owned()),
             client_certificate: Some(ClientCertificate {
                 certificate: "y".to_owned(),
@@ -478,6 +529,7 @@ mod tests {
             statuses: Statuses::default(),
             allow: Vec::new(),
             egress_proxy: None,
+            versions: Versions::Auto,
             ca: None,
             client_certificate: None,
             ..endpoint()
@@ -500,6 +552,7 @@ mod tests {
             secrets: Vec::new(),
             allow: Vec::new(),
             egress_proxy: None,
+            versions: Versions::Auto,
             ca: None,
             client_certificate: None,
             ..endpoint()

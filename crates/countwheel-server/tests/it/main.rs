@@ -10,6 +10,7 @@ mod descriptors;
 mod exits;
 mod floods;
 mod framing;
+mod http2;
 mod leftover;
 mod limits;
 mod maintenance;

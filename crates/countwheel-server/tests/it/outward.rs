@@ -167,14 +167,14 @@ fn what_an_endpoint_allows_is_checked_when_it_is_put() {
 }
 
 /// A proxy that makes tunnels to one address, whatever name is asked for; or that answers something else.
-struct Proxy {
-    url: String,
+pub(crate) struct Proxy {
+    pub(crate) url: String,
     /// The first line of each request, and what else its head has.
     asked: Receiver<String>,
 }
 
 impl Proxy {
-    fn to(port: u16) -> Self {
+    pub(crate) fn to(port: u16) -> Self {
         Self::start(move |mut stream| {
             let target = TcpStream::connect(("127.0.0.1", port)).unwrap();
             let made = b"HTTP/1.1 200 Connection established\r\nvia: a proxy\r\n\r\n";
@@ -218,7 +218,7 @@ impl Proxy {
         Self { url, asked }
     }
 
-    fn next(&self) -> String {
+    pub(crate) fn next(&self) -> String {
         self.asked.recv_timeout(PATIENCE).unwrap()
     }
 }
