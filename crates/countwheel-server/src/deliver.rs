@@ -22,7 +22,9 @@ use crate::egress::EgressProxy;
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
-use crate::pool::{AnswerTooLong, Connection, Going, Phases, Pool, ProxyFailed, Refused, Sent};
+use crate::pool::{
+    AnswerTooLong, Connection, Going, Phases, Pool, ProxyFailed, Refused, Sent, TooManyHeaders,
+};
 use crate::resolver::NotResolved;
 use crate::resources::Catalogue;
 use crate::resources::breaker::{Breaker, Sign, Turn};
@@ -661,6 +663,9 @@ fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
         return Some(error.to_string());
     }
     if let Some(error) = error.downcast_ref::<AnswerTooLong>() {
+        return Some(error.to_string());
+    }
+    if let Some(error) = error.downcast_ref::<TooManyHeaders>() {
         return Some(error.to_string());
     }
     if let Some(error) = error.downcast_ref::<Refused>() {

@@ -60,6 +60,14 @@ const READ_MAX_BYTES: usize = 256 << 10;
 #[error("the answer is too long")]
 pub(crate) struct AnswerTooLong;
 
+/// How many headers an answer may have.
+const HEADERS_MAX: usize = 256;
+
+/// An answer has more headers than are read.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("the answer has too many headers")]
+pub(crate) struct TooManyHeaders;
+
 /// A target has refused a request on a connection that was made for it.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the request was refused")]
@@ -358,7 +366,12 @@ impl Pool {
                 times,
             });
         }
-        let (send, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        let (send, connection) = http1::Builder::new()
+            .max_headers(HEADERS_MAX)
+            // More than is ever read: a head that is too long is told from one of too many headers.
+            .max_buf_size(2 * READ_MAX_BYTES)
+            .handshake(TokioIo::new(stream))
+            .await?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::trace!(%error, "a connection to a target ended badly");
@@ -415,6 +428,7 @@ impl Connection {
             Ok(answer) => Ok(Sent::Answered(answer)),
             Err(mut error) => match error.take_message().filter(|_| self.is_reused) {
                 Some(request) => Ok(Sent::Closed(request)),
+                None if error.error().is_parse_too_large() => Err(Box::new(TooManyHeaders)),
                 None => Err(Box::new(error.into_error())),
             },
         }

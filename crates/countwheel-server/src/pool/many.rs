@@ -17,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::{AnswerTooLong, BoxError, Metered, READ_MAX_BYTES};
+use super::{AnswerTooLong, BoxError, HEADERS_MAX, Metered, READ_MAX_BYTES, TooManyHeaders};
 
 /// How many requests share a connection, if its other end takes as many.
 const STREAMS_MAX: usize = 100;
@@ -142,6 +142,9 @@ impl Many {
         let mut error = match self.send.clone().try_send_request(request).await {
             Ok(answer) if size_of(answer.headers()) > READ_MAX_BYTES => {
                 return Err(Box::new(AnswerTooLong));
+            }
+            Ok(answer) if answer.headers().len() > HEADERS_MAX => {
+                return Err(Box::new(TooManyHeaders));
             }
             Ok(answer) => return Ok(Some(answer)),
             Err(error) => error,

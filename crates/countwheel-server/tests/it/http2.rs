@@ -164,6 +164,8 @@ async fn answer(
         "/hold" => std::future::pending().await,
         "/long-head" => with(10, 30 << 10),
         "/fair-head" => with(10, 20 << 10),
+        "/256-headers" => with(255, 1),
+        "/257-headers" => with(256, 1),
         "/long-body" => Response::new(Full::from(vec![b'x'; 1 << 20])),
         _ => Response::new(Full::from("fine")),
     })
@@ -291,6 +293,10 @@ fn what_is_read_of_an_answer_is_bounded_for_each() {
     let long = attempt(&mut client, "head", "/long-head", "dead");
     assert_eq!(long["detail"], "the answer is too long");
     attempt(&mut client, "fair", "/fair-head", "done");
+    // One of them is the date.
+    attempt(&mut client, "few", "/256-headers", "done");
+    let many = attempt(&mut client, "many", "/257-headers", "dead");
+    assert_eq!(many["detail"], "the answer has too many headers");
     let long = attempt(&mut client, "body", "/long-body", "done");
     let answer = &long["answer"];
     assert_eq!(answer["body_bytes"], 64 << 10);
