@@ -607,6 +607,27 @@ pub(crate) fn check_url(url: &str) -> Result<Uri, &'static str> {
     }
 }
 
+/// Refuses what would have to be encoded in a URL, or in a part of one, and would be sent as it stands. What is stored
+/// may have it: that was taken before.
+pub(crate) fn check_encoding(text: &str) -> Result<(), &'static str> {
+    if !text.is_ascii() {
+        return Err("it has a character that is not ASCII: percent-encode the bytes of its UTF-8");
+    }
+    let mut parts = text.split('%');
+    let is_hex = |digit: &u8| digit.is_ascii_hexdigit();
+    let begins_with_two = |part: &str| {
+        let first = part.as_bytes().get(..2);
+        first.is_some_and(|first| first.iter().all(is_hex))
+    };
+    // The first part is before all of them.
+    parts.next();
+    if parts.all(begins_with_two) {
+        Ok(())
+    } else {
+        Err("a % in it is not before two hex digits: a % itself is %25")
+    }
+}
+
 /// How long the receiver wants to be left alone: seconds, or a date.
 fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
@@ -861,6 +882,56 @@ mod tests {
         stream
             .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
             .expect("it listens");
+    }
+
+    /// What was stored when such URLs were taken.
+    #[test]
+    fn a_url_that_would_not_be_taken_any_more_is_delivered_as_it_stands() {
+        let receiver = TcpListener::bind("127.0.0.1:0").expect("an address");
+        let address = receiver.local_addr().expect("an address");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let clock = Arc::new(SystemClock::new());
+        let handle = runtime.handle().clone();
+        let handler = HttpHandler::new(handle, Targets::any(), Arc::<SystemClock>::clone(&clock));
+        let store = MemoryStore::new(7);
+        let timers = Timers::open(store, handler, clock, Config::default()).expect("it opens");
+        let job = Job {
+            method: Method::POST,
+            to: To::Url(format!("http://{address}/ü?%zz")),
+            headers: Vec::new(),
+            content_type: None,
+            body: Vec::new(),
+            timeout: Some(Duration::from_secs(20)),
+            extras: Extras::default(),
+        };
+        timers
+            .set("orders/a", Duration::ZERO, job.encode())
+            .expect("it is set");
+        let (mut stream, _) = receiver.accept().expect("a connection");
+        let mut head = [0; 2_048];
+        let length = (&stream).read(&mut head).expect("a request");
+        assert!(head[..length].starts_with("POST /ü?%zz HTTP/1.1".as_bytes()));
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .expect("it listens");
+    }
+
+    #[test]
+    fn what_would_have_to_be_encoded_is_refused() {
+        for good in [
+            "",
+            "/a?b=%C3%bc&c=%25",
+            "http://x/%00",
+            "/a%2F%2f",
+            "/[a]|b",
+        ] {
+            assert_eq!(check_encoding(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "/ü", "/a?b=ü", "/\u{80}", "/%zz", "/%", "/%4", "/%4g", "/%%41", "/%C3%", "/a?%",
+        ] {
+            assert!(check_encoding(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

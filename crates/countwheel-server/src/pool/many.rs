@@ -12,7 +12,7 @@ use axum::http::uri::{Authority, PathAndQuery, Scheme};
 use axum::http::{HeaderMap, Request, Response, Uri, Version, header};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -92,7 +92,7 @@ impl Many {
                 let connection = connection.lock();
                 connection
                     .as_ref()
-                    .map_or(0, |it| it.current_max_send_streams())
+                    .map_or(0, Connection::current_max_send_streams)
             }),
             left,
             active: AtomicUsize::new(0),

@@ -360,3 +360,36 @@ fn a_proxy_is_checked_when_it_is_named() {
         assert_eq!(output.status.code(), Some(2), "{proxy}");
     }
 }
+
+#[test]
+fn a_url_that_would_have_to_be_encoded_is_refused_wherever_it_is_said() {
+    let (_directory, _server, mut client) = start();
+    made(
+        &mut client,
+        &json!({"url": "http://x.example/%C3%BC?a=%25"}),
+    );
+    let far = |target: Value| json!({"in": "9d", "target": target});
+    for bad in ["/ü", "/a?b=ü", "/%zz", "/a?b=%", "/%e"] {
+        let url = format!("http://x.example{bad}");
+        let told = refused(&put(&mut client, &json!({"url": url})));
+        let expected = (422, "invalid_target".to_owned(), "/url".to_owned());
+        assert_eq!(told, expected, "{bad}");
+        for (target, pointer) in [
+            (json!({"url": url}), "/target/url"),
+            (json!({"endpoint": "shop", "path": bad}), "/target/path"),
+        ] {
+            let answer = client.json("PUT", TIMER, &far(target).to_string());
+            let expected = (422, "invalid_target".to_owned(), pointer.to_owned());
+            assert_eq!(refused(&answer), expected, "{bad}");
+        }
+    }
+    // A queue takes its place from an endpoint, and a timer adds its path.
+    let settings = json!({"endpoint": "shop"}).to_string();
+    client
+        .json("PUT", "/v1/queues/orders", &settings)
+        .expect(201);
+    let answer = client.json("PUT", TIMER, &far(json!({"path": "/ü"})).to_string());
+    assert_eq!(refused(&answer).2, "/target/path");
+    let body = far(json!({"path": "/%C3%BC"})).to_string();
+    client.json("PUT", TIMER, &body).expect(201);
+}
