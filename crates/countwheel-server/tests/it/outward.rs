@@ -393,3 +393,52 @@ fn a_url_that_would_have_to_be_encoded_is_refused_wherever_it_is_said() {
     let body = far(json!({"path": "/%C3%BC"})).to_string();
     client.json("PUT", TIMER, &body).expect(201);
 }
+
+#[test]
+fn the_command_line_says_how_deliveries_leave_and_shows_it() {
+    let (_directory, server, mut client) = start();
+    let command = |words: &[&str]| {
+        let server = format!("http://{}", server.address);
+        let output = program()
+            .arg("endpoint")
+            .args(words)
+            .args(["--server", &server])
+            .output()
+            .unwrap();
+        (
+            output.status.code(),
+            String::from_utf8(output.stdout).unwrap(),
+        )
+    };
+    let proxy = "http://proxy.example:3128";
+    let mut words = vec![
+        "put",
+        "shop",
+        "--url",
+        "https://x.example/",
+        "--http",
+        "1.1",
+    ];
+    words.extend(["--allow", "*.example", "--allow", "10.0.0.0/8:443"]);
+    words.extend(["--egress-proxy", proxy]);
+    assert_eq!(command(&words).0, Some(0));
+    let shown = client.get(SHOP).expect(200);
+    assert_eq!(shown["allow"], json!(["*.example", "10.0.0.0/8:443"]));
+    assert_eq!(
+        (&shown["egress_proxy"], &shown["http"]),
+        (&json!(proxy), &json!("1.1"))
+    );
+    let (status, sheet) = command(&["get", "shop"]);
+    assert_eq!(status, Some(0));
+    for word in ["*.example", "10.0.0.0/8:443", proxy, "1.1"] {
+        assert!(sheet.lines().any(|line| line.ends_with(word)), "{sheet}");
+    }
+    for wrong in [
+        ["--allow", "10.0.0.1/8"],
+        ["--egress-proxy", "proxy"],
+        ["--http", "2"],
+    ] {
+        let words = [&["put", "shop", "--url", "https://x.example/"][..], &wrong].concat();
+        assert_eq!(command(&words).0, Some(2), "{wrong:?}");
+    }
+}
