@@ -11,8 +11,8 @@ use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, response};
 use countwheel_durable::{Attempt, Completion, Handler, Outcome, Verdict};
 use countwheel_time::{Clock, Instant, Timestamp};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Bytes, Incoming};
+use http_body_util::Full;
+use hyper::body::{Body, Bytes};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
@@ -23,7 +23,8 @@ use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::Job;
 use crate::pool::{
-    AnswerTooLong, Connection, Going, Phases, Pool, ProxyFailed, Refused, Sent, TooManyHeaders,
+    AnswerBody, AnswerTooLong, Connection, Going, Phases, Pool, ProxyFailed, Refused, Sent,
+    TooManyHeaders,
 };
 use crate::resolver::NotResolved;
 use crate::resources::Catalogue;
@@ -384,7 +385,7 @@ impl Sender {
         mut request: Request<Full<Bytes>>,
         signing: Option<&Signing>,
         delivery: &mut Delivery,
-    ) -> Result<(response::Parts, Answered, Incoming, Connection), NoAnswer> {
+    ) -> Result<(response::Parts, Answered, AnswerBody, Connection), NoAnswer> {
         let (answer, connection, sent) = loop {
             let connection = self.pool.take(going).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
@@ -430,14 +431,12 @@ impl Sender {
 }
 
 /// Reads the body of an answer, as far as it is read. Whether that is all of it.
-async fn read(mut body: Incoming, answered: &mut Answered) -> bool {
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else {
+async fn read(mut body: AnswerBody, answered: &mut Answered) -> bool {
+    while let Some(bytes) = body.next().await {
+        let Ok(bytes) = bytes else {
             return false;
         };
-        if let Some(bytes) = frame.data_ref()
-            && !answered.take(bytes, ANSWER_MAX_BYTES)
-        {
+        if !answered.take(&bytes, ANSWER_MAX_BYTES) {
             return false;
         }
     }
@@ -704,9 +703,6 @@ fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
         }
         if error.is_parse() {
             return Some("the answer is not HTTP".to_owned());
-        }
-        if error.is_timeout() {
-            return Some("connection timed out".to_owned());
         }
     }
     let detail = match error.downcast_ref::<io::Error>()?.kind() {

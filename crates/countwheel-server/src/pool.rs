@@ -23,8 +23,8 @@ use axum::http::uri::{Authority, Scheme};
 use axum::http::{Request, Response, Uri};
 use countwheel_durable::Lateness;
 use countwheel_time::Clock;
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_rustls::{HttpsConnector, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -78,7 +78,7 @@ pub(crate) struct Refused;
 #[error("the proxy made no tunnel")]
 pub(crate) struct ProxyFailed(#[source] BoxError);
 
-type BoxError = Box<dyn Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 /// A host, and the number of the way to it.
 type Target = (Scheme, Authority, u64);
@@ -127,6 +127,37 @@ pub(crate) struct Connection {
     times: Times,
 }
 
+/// The body of an answer.
+#[derive(Debug)]
+pub(crate) enum AnswerBody {
+    One(Incoming),
+    Many(h2::RecvStream),
+}
+
+impl AnswerBody {
+    /// The next bytes of the body; `None` at its end.
+    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
+        match self {
+            Self::One(body) => loop {
+                match body.frame().await?.map(Frame::into_data) {
+                    Ok(Ok(bytes)) => return Some(Ok(bytes)),
+                    // Headers behind it.
+                    Ok(Err(_)) => {}
+                    Err(error) => return Some(Err(Box::new(error))),
+                }
+            },
+            Self::Many(body) => {
+                let bytes = body.data().await?;
+                let bytes = bytes.and_then(|bytes| {
+                    body.flow_control().release_capacity(bytes.len())?;
+                    Ok(bytes)
+                });
+                Some(bytes.map_err(Into::into))
+            }
+        }
+    }
+}
+
 /// What a request is sent on.
 #[derive(Debug)]
 enum Sending {
@@ -164,7 +195,7 @@ impl Drop for Place {
 /// What came of sending a request.
 #[derive(Debug)]
 pub(crate) enum Sent {
-    Answered(Response<Incoming>),
+    Answered(Response<AnswerBody>),
     /// The other end had closed the connection: nothing was sent.
     Closed(Request<Full<Bytes>>),
 }
@@ -357,7 +388,7 @@ impl Pool {
             left: Arc::clone(&left),
         };
         if is_for_many {
-            let many = Arc::new(Many::begin(stream).await?);
+            let many = Many::begin(stream).await?;
             let (place, is_reused) = self.idle.share(&target, many);
             return Ok(Connection {
                 sending: Sending::Many(place),
@@ -416,7 +447,7 @@ impl Connection {
                 return match (answer, kept) {
                     (Some(answer), _) => {
                         place.is_answered = true;
-                        Ok(Sent::Answered(answer))
+                        Ok(Sent::Answered(answer.map(AnswerBody::Many)))
                     }
                     (None, Some(request)) => Ok(Sent::Closed(request)),
                     (None, None) => Err(Box::new(Refused)),
@@ -425,7 +456,7 @@ impl Connection {
         };
         one.left.store(READ_MAX_BYTES, Ordering::Relaxed);
         match one.send.try_send_request(request).await {
-            Ok(answer) => Ok(Sent::Answered(answer)),
+            Ok(answer) => Ok(Sent::Answered(answer.map(AnswerBody::One))),
             Err(mut error) => match error.take_message().filter(|_| self.is_reused) {
                 Some(request) => Ok(Sent::Closed(request)),
                 None if error.error().is_parse_too_large() => Err(Box::new(TooManyHeaders)),

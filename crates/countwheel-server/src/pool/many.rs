@@ -1,21 +1,21 @@
 //! A connection that many requests share at a time: HTTP/2.
 
-use std::error::Error;
+use std::convert::Infallible;
 use std::fmt;
-use std::pin::Pin;
-use std::sync::Arc;
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Poll, ready};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use axum::http::uri::{Authority, PathAndQuery, Scheme};
 use axum::http::{HeaderMap, Request, Response, Uri, Version, header};
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http2::{Builder, Connection, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use h2::client::{Builder, SendRequest};
+use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::AbortHandle;
 
 use super::{AnswerTooLong, BoxError, HEADERS_MAX, Metered, READ_MAX_BYTES, TooManyHeaders};
 
@@ -32,9 +32,9 @@ const ALIVE: Duration = Duration::from_secs(10);
 
 /// A connection with its requests.
 pub(super) struct Many {
-    send: SendRequest<Full<Bytes>>,
-    /// How many requests its other end takes at a time.
-    takes: Box<dyn Fn() -> usize + Send + Sync>,
+    send: SendRequest<Bytes>,
+    /// What reads from the connection and writes to it.
+    driver: AbortHandle,
     /// How much may still be read.
     left: Arc<AtomicUsize>,
     /// How many requests are on it. Only those who have the lock of the pool change it.
@@ -54,60 +54,50 @@ impl fmt::Debug for Many {
 
 impl Many {
     /// Begins HTTP/2 on a stream.
-    pub(super) async fn begin<S>(stream: Metered<S>) -> Result<Self, hyper::Error>
+    pub(super) async fn begin<S>(stream: Metered<S>) -> Result<Arc<Self>, h2::Error>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let left = Arc::clone(&stream.left);
-        let (send, connection) = Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
+        let (send, mut connection) = Builder::new()
+            .enable_push(false)
             .initial_max_send_streams(STREAMS_MAX)
-            .initial_stream_window_size(WINDOW_BYTES)
+            .initial_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES * 100)
             .max_header_list_size(HEAD_READ_BYTES)
-            .keep_alive_interval(ALIVE)
-            .keep_alive_timeout(ALIVE)
-            .handshake(TokioIo::new(stream))
+            .handshake(stream)
             .await?;
-        let connection = Arc::new(Mutex::new(Some(connection)));
-        let driven = Arc::clone(&connection);
-        tokio::spawn(async move {
-            let ended = std::future::poll_fn(|context| {
-                let mut driven = driven.lock();
-                let Some(connection) = driven.as_mut() else {
-                    return Poll::Ready(Ok(()));
-                };
-                let ended = ready!(Pin::new(connection).poll(context));
-                // What waits to be sent comes back once this is gone.
-                *driven = None;
-                Poll::Ready(ended)
-            });
-            if let Err(error) = ended.await {
+        let pings = connection.ping_pong();
+        let driver = tokio::spawn(async move {
+            if let Err(error) = connection.await {
                 tracing::trace!(%error, "a connection to a target ended badly");
             }
         });
-        Ok(Self {
+        let many = Arc::new(Self {
             send,
-            takes: Box::new(move || {
-                let connection = connection.lock();
-                connection
-                    .as_ref()
-                    .map_or(0, Connection::current_max_send_streams)
-            }),
+            driver: driver.abort_handle(),
             left,
             active: AtomicUsize::new(0),
             is_retired: AtomicBool::new(false),
-        })
+        });
+        if let Some(pings) = pings {
+            tokio::spawn(keep_alive(Arc::downgrade(&many), pings));
+        }
+        Ok(many)
     }
 
     /// Whether another request may be sent on it at all.
     pub(super) fn is_usable(&self) -> bool {
-        !self.is_retired.load(Ordering::Relaxed) && !self.send.is_closed()
+        let is_over = self.is_retired.load(Ordering::Relaxed) || self.driver.is_finished();
+        // A handle of its own never waits. It fails once the other end goes away.
+        let mut send = self.send.clone();
+        let ready = send.poll_ready(&mut Context::from_waker(Waker::noop()));
+        !is_over && matches!(ready, Poll::Ready(Ok(())))
     }
 
     /// Whether another request may be sent on it now.
     pub(super) fn has_room(&self) -> bool {
-        let takes = (self.takes)().min(STREAMS_MAX);
+        let takes = self.send.current_max_send_streams().min(STREAMS_MAX);
         self.is_usable() && self.active.load(Ordering::Relaxed) < takes
     }
 
@@ -137,25 +127,82 @@ impl Many {
         &self,
         scheme: &Scheme,
         request: Request<Full<Bytes>>,
-    ) -> Result<Option<Response<Incoming>>, BoxError> {
-        let request = absolute(scheme, request)?;
-        let mut error = match self.send.clone().try_send_request(request).await {
-            Ok(answer) if size_of(answer.headers()) > READ_MAX_BYTES => {
-                return Err(Box::new(AnswerTooLong));
-            }
-            Ok(answer) if answer.headers().len() > HEADERS_MAX => {
-                return Err(Box::new(TooManyHeaders));
-            }
-            Ok(answer) => return Ok(Some(answer)),
-            Err(error) => error,
+    ) -> Result<Option<Response<RecvStream>>, BoxError> {
+        let (head, body) = absolute(scheme, request)?.into_parts();
+        let body = body.collect().await;
+        let body = body.unwrap_or_else(|never: Infallible| match never {});
+        let body = body.to_bytes();
+        let mut head = Request::from_parts(head, ());
+        if !body.is_empty() {
+            let headers = head.headers_mut();
+            headers.insert(header::CONTENT_LENGTH, body.len().into());
+        }
+        let begun = self.send.clone().send_request(head, body.is_empty());
+        let (mut answer, stream) = match begun {
+            Ok(begun) => begun,
+            // The connection is over, and nothing was sent on it.
+            Err(error) if error.is_go_away() || error.is_io() => return Ok(None),
+            Err(error) => return Err(Box::new(error)),
         };
-        if error.take_message().is_some() || is_unprocessed(error.error()) {
-            return Ok(None);
+        let answer = {
+            let sending = send_body(stream, body);
+            tokio::pin!(sending);
+            tokio::select! {
+                biased;
+                answer = &mut answer => answer,
+                // Why the body was not taken, the answer says.
+                _ = &mut sending => answer.await,
+            }
+        };
+        match answer {
+            Ok(answer) if size_of(answer.headers()) > READ_MAX_BYTES => {
+                Err(Box::new(AnswerTooLong))
+            }
+            Ok(answer) if answer.headers().len() > HEADERS_MAX => Err(Box::new(TooManyHeaders)),
+            Ok(answer) => Ok(Some(answer)),
+            Err(error) if is_unprocessed(&error) => Ok(None),
+            Err(_) if self.left.load(Ordering::Relaxed) == 0 => Err(Box::new(AnswerTooLong)),
+            Err(error) => Err(Box::new(error)),
         }
-        if self.left.load(Ordering::Relaxed) == 0 {
-            return Err(Box::new(AnswerTooLong));
+    }
+}
+
+/// Sends a body as far as the other end takes it.
+async fn send_body(mut stream: SendStream<Bytes>, mut body: Bytes) -> Result<(), h2::Error> {
+    while !body.is_empty() {
+        stream.reserve_capacity(body.len());
+        let room = poll_fn(|context| stream.poll_capacity(context)).await;
+        let Some(room) = room.transpose()? else {
+            break;
+        };
+        let piece = body.split_to(room.min(body.len()));
+        stream.send_data(piece, body.is_empty())?;
+    }
+    Ok(())
+}
+
+/// Ends a connection that does not answer a ping while an answer is awaited.
+async fn keep_alive(many: Weak<Many>, mut pings: PingPong) {
+    let mut before = None;
+    loop {
+        tokio::time::sleep(ALIVE).await;
+        let Some(many) = many.upgrade() else {
+            return;
+        };
+        let left = many.left.load(Ordering::Relaxed);
+        let is_still = before.replace(left) == Some(left);
+        let is_awaited = many.active.load(Ordering::Relaxed) > 0;
+        let driver = many.driver.clone();
+        drop(many);
+        if driver.is_finished() {
+            return;
         }
-        Err(Box::new(error.into_error()))
+        if is_still && is_awaited {
+            let answered = tokio::time::timeout(ALIVE, pings.ping(Ping::opaque())).await;
+            if answered.is_err() {
+                driver.abort();
+            }
+        }
     }
 }
 
@@ -185,17 +232,16 @@ fn size_of(headers: &HeaderMap) -> usize {
 }
 
 /// Whether the other end says that it has done nothing for a request: it has refused the stream, or is going away and
-/// names an earlier stream as its last.
-fn is_unprocessed(error: &hyper::Error) -> bool {
-    let cause = error.source().and_then(|it| it.downcast_ref::<h2::Error>());
-    cause.is_some_and(|error| {
-        let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        error.is_remote() && (is_refused || error.is_go_away())
-    })
+/// names an earlier stream as its last. Later streams alone have the second error.
+fn is_unprocessed(error: &h2::Error) -> bool {
+    let is_refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+    error.is_remote() && (is_refused || error.is_go_away())
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
+
     use super::*;
 
     #[tokio::test]
@@ -219,6 +265,38 @@ mod tests {
         assert!(many.has_room() && many.is_usable());
         many.retire();
         assert!(!many.has_room() && !many.is_usable());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_given_up_that_does_not_answer_while_something_is_awaited() {
+        for is_awaited in [false, true] {
+            let (near, _far) = tokio::io::duplex(1_024);
+            let stream = Metered {
+                stream: near,
+                left: Arc::new(AtomicUsize::new(READ_MAX_BYTES)),
+            };
+            let many = Many::begin(stream).await.expect("it begins");
+            if is_awaited {
+                many.enter();
+            }
+            tokio::time::sleep(ALIVE / 2).await;
+            assert!(many.is_usable());
+            tokio::time::sleep(4 * ALIVE).await;
+            assert_eq!(many.is_usable(), !is_awaited);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_ends_once_nobody_has_it() {
+        let (near, mut far) = tokio::io::duplex(1_024);
+        let stream = Metered {
+            stream: near,
+            left: Arc::new(AtomicUsize::new(READ_MAX_BYTES)),
+        };
+        drop(Many::begin(stream).await.expect("it begins"));
+        let mut read = Vec::new();
+        let read = far.read_to_end(&mut read).await.expect("it ends");
+        assert!(read > 0);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -400,5 +401,71 @@ fn a_server_that_refuses_a_request_on_its_own_connection_is_asked_once() {
         let dead = attempt(&mut client, "a", "/", "dead");
         assert_eq!(dead["detail"], detail);
         assert_eq!(asked.try_iter().count(), 1);
+    }
+}
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
+}
+
+/// Answers each request, but for the second one of the first connection: that one is told which stream was the last,
+/// and that the connection ends.
+async fn go_away(
+    connection: usize,
+    mut stream: TlsStream<TcpStream>,
+    last: u32,
+    send: Sender<usize>,
+) -> std::io::Result<()> {
+    const PREFACE: usize = 24;
+    const HEADERS: u8 = 1;
+    stream.write_all(&frame(4, 0, 0, &[])).await?;
+    let mut preface = [0; PREFACE];
+    stream.read_exact(&mut preface).await?;
+    let mut head = [0; 9];
+    loop {
+        stream.read_exact(&mut head).await?;
+        let [a, b, c, kind, _, id @ ..] = head;
+        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+        stream.read_exact(&mut payload).await?;
+        if kind != HEADERS {
+            continue;
+        }
+        send.send(connection).unwrap_or_default();
+        let id = u32::from_be_bytes(id);
+        if connection == 0 && id > 1 {
+            let last = [last.to_be_bytes(), [0; 4]].concat();
+            stream.write_all(&frame(7, 0, 0, &last)).await?;
+            stream.shutdown().await?;
+        } else {
+            // Status 200, and nothing follows.
+            stream.write_all(&frame(HEADERS, 5, id, &[0x88])).await?;
+        }
+    }
+}
+
+#[test]
+fn a_server_that_goes_away_is_believed_which_request_was_its_last() {
+    for (last, detail, connections) in [
+        (1, "200", &[0, 0, 1][..]),
+        // It may have done something for the second.
+        (3, "connection closed before the answer", &[0, 0][..]),
+    ] {
+        let (_directory, _server, mut client) = start();
+        let (send, asked) = channel();
+        let port = listen(&["h2"], move |connection, stream| {
+            let send = send.clone();
+            async move {
+                let served = go_away(connection, stream, last, send);
+                served.await.unwrap_or_default();
+            }
+        });
+        endpoint(&mut client, port, &json!({}));
+        attempt(&mut client, "a", "/", "done");
+        let state = if detail == "200" { "done" } else { "dead" };
+        assert_eq!(attempt(&mut client, "b", "/", state)["detail"], detail);
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), connections);
     }
 }
