@@ -545,6 +545,29 @@ mod tests {
         }
     }
 
+    /// Programs of before wrote and read nothing of these.
+    #[test]
+    fn what_an_endpoint_does_not_say_is_not_stored() {
+        let said = String::from_utf8(endpoint().to_value()).unwrap();
+        let silent = Endpoint {
+            allow: Vec::new(),
+            egress_proxy: None,
+            versions: Versions::Auto,
+            ..endpoint()
+        };
+        let stored = String::from_utf8(silent.to_value()).unwrap();
+        for name in ["allow", "egress_proxy", "http"] {
+            let member = format!("\"{name}\":");
+            assert!(
+                said.contains(&member) && !stored.contains(&member),
+                "{name}"
+            );
+        }
+        assert_eq!(Endpoint::of_value(stored.as_bytes()), Some(silent));
+        let wrong = said.replace("http://proxy.lan:3128", "ftp://proxy.lan");
+        assert_eq!(Endpoint::of_value(wrong.as_bytes()), None);
+    }
+
     #[test]
     fn only_what_is_as_for_all_shares_its_connections() {
         let (vault, roots) = (Vault::without_key(true), Arc::new(RootCertStore::empty()));

@@ -469,3 +469,27 @@ fn a_server_that_goes_away_is_believed_which_request_was_its_last() {
         assert_eq!(asked.try_iter().collect::<Vec<_>>(), connections);
     }
 }
+
+/// What it sends belongs to no stream, so no bound of one answer holds it.
+#[test]
+fn a_server_that_floods_a_connection_loses_it() {
+    let (_directory, _server, mut client) = start();
+    let (send, wrote) = channel();
+    let port = listen(&["h2"], move |_, mut stream| {
+        let send = send.clone();
+        async move {
+            stream.write_all(&frame(4, 0, 0, &[])).await.unwrap();
+            // Of a kind that nobody knows, and everybody has to ignore.
+            let unknown = frame(0xfe, 0, 0, &[0; 16 << 10]);
+            let mut frames = 0;
+            while frames < 1_000 && stream.write_all(&unknown).await.is_ok() {
+                frames += 1;
+            }
+            send.send(frames).unwrap_or_default();
+        }
+    });
+    endpoint(&mut client, port, &json!({}));
+    let dead = attempt(&mut client, "a", "/", "dead");
+    assert_eq!(dead["detail"], "the answer is too long");
+    assert!(wrote.recv_timeout(PATIENCE).unwrap() < 1_000);
+}
