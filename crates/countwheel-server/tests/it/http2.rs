@@ -493,3 +493,27 @@ fn a_server_that_floods_a_connection_loses_it() {
     assert_eq!(dead["detail"], "the answer is too long");
     assert!(wrote.recv_timeout(PATIENCE).unwrap() < 1_000);
 }
+
+/// All of them connect, since nobody knows yet what the server speaks, and all but one let go of that.
+#[test]
+fn the_first_deliveries_at_one_time_come_together_on_one_connection() {
+    let (_directory, _server, mut client) = start();
+    let (port, seen) = hyper_server(100);
+    endpoint(&mut client, port, &json!({}));
+    for number in 0..30 {
+        send(&mut client, &number.to_string(), "/", "15s");
+    }
+    for number in 0..30 {
+        let done = wait_for_state(&mut client, &path_of(&number.to_string()), "done");
+        assert_eq!(done["attempt"], 1);
+    }
+    assert_eq!(seen.try_iter().count(), 30);
+    let mut connections: Vec<_> = (0..3)
+        .map(|_| {
+            attempt(&mut client, "k", "/", "done");
+            next(&seen).connection
+        })
+        .collect();
+    connections.dedup();
+    assert_eq!(connections.len(), 1);
+}
