@@ -950,6 +950,15 @@ pub struct EndpointShown {
     /// How long one attempt may take.
     #[serde(default)]
     pub timeout: Option<String>,
+    /// The only places where deliveries go; none if they go wherever the service allows.
+    #[serde(default)]
+    pub allow: Vec<String>,
+    /// The proxy through which they leave.
+    #[serde(default)]
+    pub egress_proxy: Option<String>,
+    /// The version of HTTP, if it is not chosen with the target.
+    #[serde(default)]
+    pub http: Option<String>,
     /// What signs deliveries.
     #[serde(default)]
     pub secrets: Vec<SecretShown>,

@@ -24,6 +24,7 @@ pub use crate::answered::KeepAnswers;
 use crate::api::{BODY_BYTES, Token};
 use crate::callers::Proxies;
 use crate::cli;
+use crate::egress::EgressProxy;
 use crate::flow::Flow;
 use crate::guard::{AllowedTarget, Targets};
 use crate::places::Limits;
@@ -59,6 +60,10 @@ pub struct Dev {
     /// with the program; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub ca_file: Vec<PathBuf>,
+    /// Deliveries leave through this proxy (http://proxy.example:3128), by CONNECT, but for those whose endpoint
+    /// names another
+    #[arg(long, value_name = "URL")]
+    pub egress_proxy: Option<EgressProxy>,
     /// What is kept of the answers of targets, of the last 4 attempts of each timer
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub keep_answers: KeepAnswers,
@@ -127,6 +132,10 @@ pub struct Serve {
     /// with the program; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub ca_file: Vec<PathBuf>,
+    /// Deliveries leave through this proxy (http://proxy.example:3128), by CONNECT, but for those whose endpoint
+    /// names another
+    #[arg(long, value_name = "URL")]
+    pub egress_proxy: Option<EgressProxy>,
     /// What is kept of the answers of targets, of the last 4 attempts of each timer
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub keep_answers: KeepAnswers,

@@ -13,22 +13,26 @@ use countwheel_durable::{
     Request as Asked, SettingPrecondition, SettingsVersion, Verdict,
 };
 use countwheel_time::{Clock, Instant, Timestamp};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Bytes, Incoming};
+use http_body_util::Full;
+use hyper::body::{Body, Bytes};
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
 
 use crate::answered::{Answered, KeepAnswers, Times};
+use crate::egress::EgressProxy;
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets, literal_address};
 use crate::job::Job;
-use crate::pool::{AnswerTooLong, Connection, Phases, Pool, Sent};
+use crate::pool::{
+    AnswerBody, AnswerTooLong, Connection, Going, Phases, Pool, ProxyFailed, Refused, Sent,
+    TooManyHeaders,
+};
 use crate::pull::Desk;
-use crate::resolver::{NotResolved, Resolver};
-use crate::resources::blocked::{Why, place_of};
+use crate::resolver::NotResolved;
+use crate::resources::blocked::{Place, Why};
 use crate::resources::breaker::{Sign, Turn};
-use crate::resources::endpoint::{DisabledBy, EndpointName, Means, Trust};
+use crate::resources::endpoint::{DisabledBy, EndpointName, Means, NoWay};
 use crate::resources::route::{Held, Reached, Route, Rules};
 use crate::resources::sealed::Vault;
 use crate::resources::signature::{self, SigningKey};
@@ -55,7 +59,7 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-/// Delivers timers over HTTP. Follows no redirect, uses no proxy, keeps connections. One handler is for the timers
+/// Delivers timers over HTTP. Follows no redirect, uses no proxy unless one is named, keeps connections. One handler is for the timers
 /// of one store, whose settings say where endpoints are.
 #[derive(Clone, Debug)]
 pub struct HttpHandler {
@@ -95,9 +99,8 @@ impl HttpHandler {
         kept: usize,
         catalogue: Arc<Catalogue>,
     ) -> Self {
-        let resolver = Resolver::new(targets.clone(), lookups);
         let tls = roots::trusting(Arc::clone(catalogue.roots()));
-        let pool = Pool::new(resolver, tls, kept, Arc::clone(&clock));
+        let pool = Pool::new(targets.clone(), lookups, tls, kept, Arc::clone(&clock));
         Self {
             runtime,
             desk: Arc::default(),
@@ -137,6 +140,12 @@ impl HttpHandler {
     /// The same, whose leased attempts go to the workers at this desk.
     pub(crate) fn at_desk(mut self, desk: &Arc<Desk>) -> Self {
         self.desk = Arc::clone(desk);
+        self
+    }
+
+    /// The same, where all deliveries whose endpoints name no proxy leave through this one.
+    pub(crate) fn through(mut self, proxy: Option<EgressProxy>) -> Self {
+        self.sender.pool = self.sender.pool.through(proxy);
         self
     }
 
@@ -399,13 +408,13 @@ impl Sender {
     }
 
     /// The attempt was not made, for a reason that is not its target's. Its place is looked at again after a while.
-    fn holds(&self, attempt: &Attempt, place: Option<&str>, why: Why, reason: &str) -> Outcome {
+    fn holds(&self, attempt: &Attempt, place: Option<&Place>, why: Why, reason: &str) -> Outcome {
         let Some(place) = place else {
             return Outcome::held(Some(HELD_LOOK));
         };
         let found = self.catalogue.blocked().found(place, why, self.clock.now());
         if found.is_news {
-            tracing::warn!(place, reason, "deliveries wait: {why}");
+            tracing::warn!(%place, reason, "deliveries wait: {why}");
         }
         if found.is_first {
             let (attempt, wait) = (without_payload(attempt), found.wait);
@@ -436,7 +445,9 @@ impl Sender {
         let Ok(route) = self.route(attempt, &job).await else {
             return Ok(Outcome::held(Some(HELD_LOOK)));
         };
-        let place = check_url(&route.url).ok().and_then(|url| place_of(&url));
+        let way = route.means.as_ref().map_or(0, |means| means.way.number);
+        let place = check_url(&route.url).ok();
+        let place = place.and_then(|url| Place::of(&url, way));
         let outcome = self
             .deliver(&Stamp::of(attempt), job, route, delivery)
             .await;
@@ -446,7 +457,7 @@ impl Sender {
             ..
         }) = &outcome
         {
-            return Ok(self.holds(attempt, place.as_deref(), *why, reason));
+            return Ok(self.holds(attempt, place.as_ref(), *why, reason));
         }
         let was_blocked = place.is_some_and(|place| self.catalogue.blocked().passed(&place));
         if was_blocked && let Ok(timers) = attempt.timers() {
@@ -472,12 +483,20 @@ impl Sender {
             return Ok(unusable("the stored request cannot be made"));
         };
         delivery.target = url.authority().cloned();
+        let way = means.map(|means| means.way).unwrap_or_default();
         // A timer may have been set when the service was started with other options.
-        self.targets
-            .check(&url)
-            .map_err(|refused| describe(&refused))?;
-        let trust = means.and_then(|means| means.trust);
-        let exchange = self.exchange(&url, request, trust.as_ref(), signing.as_ref(), delivery);
+        let checked = way.check(&url, &self.targets, self.pool.is_proxied());
+        checked.map_err(|refused| match refused {
+            NoWay::Target(refused) => describe(&refused),
+            NoWay::Proxy(refused) => describe(&ProxyFailed(Box::new(refused))),
+        })?;
+        let targets = way.narrowed(&self.targets);
+        let going = Going {
+            url: &url,
+            way: &way,
+            targets: &targets,
+        };
+        let exchange = self.exchange(&going, request, signing.as_ref(), delivery);
         match tokio::time::timeout_at(ends, exchange).await {
             Ok(answered) => {
                 let (head, mut answered, body, connection) = answered?;
@@ -499,9 +518,11 @@ impl Sender {
                 })
             }
             Err(_) => {
-                // The look-up of its name had no end, and the last one of any name had no answer.
+                // The look-up of its name had no end, and the last one of any name had no answer. Behind a proxy
+                // the only name is that of the proxy.
+                let looked_up = self.pool.proxy(&way).map_or(&url, EgressProxy::uri);
                 let is_silent = delivery.sent.is_none()
-                    && literal_address(&url).is_none()
+                    && literal_address(looked_up).is_none()
                     && self.pool.is_resolver_silent();
                 let detail = format!("timed out after {}", format_duration(timeout));
                 Err(NoAnswer {
@@ -551,14 +572,13 @@ impl Sender {
     /// Sends the request, up to the head of the answer.
     async fn exchange(
         &self,
-        url: &Uri,
+        going: &Going<'_>,
         mut request: Request<Full<Bytes>>,
-        trust: Option<&Trust>,
         signing: Option<&Signing>,
         delivery: &mut Delivery,
-    ) -> Result<(response::Parts, Answered, Incoming, Connection), NoAnswer> {
+    ) -> Result<(response::Parts, Answered, AnswerBody, Connection), NoAnswer> {
         let (answer, connection, sent) = loop {
-            let connection = self.pool.take(url, trust).await;
+            let connection = self.pool.take(going).await;
             let mut connection = connection.map_err(|error| describe(&*error))?;
             // The lease of this node may have ended since: nothing leaves unless it goes on. Of that the
             // target knows nothing.
@@ -581,7 +601,7 @@ impl Sender {
             match connection.send(request).await {
                 Ok(Sent::Answered(answer)) => break (answer, connection, sent),
                 Ok(Sent::Closed(unsent)) => request = unsent,
-                Err(error) => return Err(describe(&error)),
+                Err(error) => return Err(describe(&*error)),
             }
         };
         let times = Times {
@@ -602,14 +622,12 @@ impl Sender {
 }
 
 /// Reads the body of an answer, as far as it is read. Whether that is all of it.
-async fn read(mut body: Incoming, answered: &mut Answered) -> bool {
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else {
+async fn read(mut body: AnswerBody, answered: &mut Answered) -> bool {
+    while let Some(bytes) = body.next().await {
+        let Ok(bytes) = bytes else {
             return false;
         };
-        if let Some(bytes) = frame.data_ref()
-            && !answered.take(bytes, ANSWER_MAX_BYTES)
-        {
+        if !answered.take(&bytes, ANSWER_MAX_BYTES) {
             return false;
         }
     }
@@ -811,6 +829,27 @@ pub(crate) fn check_url(url: &str) -> Result<Uri, &'static str> {
     }
 }
 
+/// Refuses what would have to be encoded in a URL, or in a part of one, and would be sent as it stands. What is stored
+/// may have it: that was taken before.
+pub(crate) fn check_encoding(text: &str) -> Result<(), &'static str> {
+    if !text.is_ascii() {
+        return Err("it has a character that is not ASCII: percent-encode the bytes of its UTF-8");
+    }
+    let mut parts = text.split('%');
+    let is_hex = |digit: &u8| digit.is_ascii_hexdigit();
+    let begins_with_two = |part: &str| {
+        let first = part.as_bytes().get(..2);
+        first.is_some_and(|first| first.iter().all(is_hex))
+    };
+    // The first part is before all of them.
+    parts.next();
+    if parts.all(begins_with_two) {
+        Ok(())
+    } else {
+        Err("a % in it is not before two hex digits: a % itself is %25")
+    }
+}
+
 /// How long the receiver wants to be left alone: seconds, or a date.
 fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
     let value = value.trim();
@@ -832,9 +871,10 @@ const UNREACHABLE: &str = "target unreachable";
 /// Why there was no answer.
 fn describe(error: &(dyn Error + 'static)) -> NoAnswer {
     let mut reason = error.to_string();
-    let (mut detail, mut blocked) = (None, None);
+    let (mut detail, mut blocked, mut is_of_proxy) = (None, None, false);
     let mut cause = Some(error);
     while let Some(error) = cause {
+        is_of_proxy |= error.is::<ProxyFailed>();
         detail = detail.or_else(|| detail_of(error));
         blocked = blocked.or_else(|| why_blocked(error));
         cause = cause_of(error);
@@ -842,8 +882,17 @@ fn describe(error: &(dyn Error + 'static)) -> NoAnswer {
             reason = cause.to_string();
         }
     }
+    let detail = match detail {
+        Some(detail) if is_of_proxy => format!("proxy: {detail}"),
+        None if is_of_proxy => "proxy: no tunnel".to_owned(),
+        detail => detail.unwrap_or_else(|| "no connection".to_owned()),
+    };
+    let blocked = match blocked {
+        Some(Why::Refused) if is_of_proxy => Some(Why::Proxy),
+        blocked => blocked,
+    };
     NoAnswer {
-        detail: detail.unwrap_or_else(|| "no connection".to_owned()),
+        detail,
         reason,
         blocked,
     }
@@ -851,8 +900,11 @@ fn describe(error: &(dyn Error + 'static)) -> NoAnswer {
 
 /// Whether an error says nothing of the target.
 fn why_blocked(error: &(dyn Error + 'static)) -> Option<Why> {
-    if error.is::<RefusedTarget>() {
-        return Some(Why::Refused);
+    if let Some(refused) = error.downcast_ref::<RefusedTarget>() {
+        return Some(match refused {
+            RefusedTarget::Outside => Why::Outside,
+            _ => Why::Refused,
+        });
     }
     let error = error.downcast_ref::<NotResolved>()?;
     (*error == NotResolved::NoResolver).then_some(Why::NoResolver)
@@ -876,6 +928,15 @@ fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
     }
     if let Some(error) = error.downcast_ref::<AnswerTooLong>() {
         return Some(error.to_string());
+    }
+    if let Some(error) = error.downcast_ref::<TooManyHeaders>() {
+        return Some(error.to_string());
+    }
+    if let Some(error) = error.downcast_ref::<Refused>() {
+        return Some(error.to_string());
+    }
+    if let Some(error) = error.downcast_ref::<h2::Error>() {
+        return Some(http2_detail(error));
     }
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         return Some(format!("tls: {}", tls_detail(error)));
@@ -903,6 +964,18 @@ fn detail_of(error: &(dyn Error + 'static)) -> Option<String> {
         _ => return None,
     };
     Some(detail.to_owned())
+}
+
+fn http2_detail(error: &h2::Error) -> String {
+    let of_system = error.get_io().map(|error| detail_of(error));
+    let detail = match of_system {
+        Some(Some(detail)) => return detail,
+        Some(None) => "connection closed before the answer",
+        None if error.is_go_away() && error.is_remote() => "connection closed before the answer",
+        None if error.is_remote() => "stream reset",
+        None => "the answer is not HTTP",
+    };
+    detail.to_owned()
 }
 
 fn tls_detail(error: &rustls::Error) -> String {
@@ -1138,6 +1211,56 @@ mod tests {
         let by = settings.disabled_by.expect("by the service");
         assert_eq!(by.reason, "every attempt failed for 120h: 404");
         assert_eq!(by.at, clock.timestamp());
+    }
+
+    /// What was stored when such URLs were taken.
+    #[test]
+    fn a_url_that_would_not_be_taken_any_more_is_delivered_as_it_stands() {
+        let receiver = TcpListener::bind("127.0.0.1:0").expect("an address");
+        let address = receiver.local_addr().expect("an address");
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let clock = Arc::new(SystemClock::new());
+        let handle = runtime.handle().clone();
+        let handler = HttpHandler::new(handle, Targets::any(), Arc::<SystemClock>::clone(&clock));
+        let store = MemoryStore::new(7);
+        let timers = Timers::open(store, handler, clock, Config::default()).expect("it opens");
+        let job = Job {
+            method: Method::POST,
+            to: To::Url(format!("http://{address}/ü?%zz")),
+            headers: Vec::new(),
+            content_type: None,
+            body: Vec::new(),
+            timeout: Some(Duration::from_secs(20)),
+            extras: Extras::default(),
+        };
+        timers
+            .set("orders/a", Duration::ZERO, job.encode())
+            .expect("it is set");
+        let (mut stream, _) = receiver.accept().expect("a connection");
+        let mut head = [0; 2_048];
+        let length = (&stream).read(&mut head).expect("a request");
+        assert!(head[..length].starts_with("POST /ü?%zz HTTP/1.1".as_bytes()));
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+            .expect("it listens");
+    }
+
+    #[test]
+    fn what_would_have_to_be_encoded_is_refused() {
+        for good in [
+            "",
+            "/a?b=%C3%bc&c=%25",
+            "http://x/%00",
+            "/a%2F%2f",
+            "/[a]|b",
+        ] {
+            assert_eq!(check_encoding(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "/ü", "/a?b=ü", "/\u{80}", "/%zz", "/%", "/%4", "/%4g", "/%%41", "/%C3%", "/a?%",
+        ] {
+            assert!(check_encoding(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

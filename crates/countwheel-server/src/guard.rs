@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use axum::http::Uri;
 use ipnet::IpNet;
@@ -47,6 +48,16 @@ const METADATA_V6: [Ipv6Addr; 6] = [
     Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe), // OpenStack
 ];
 
+/// The names by which clouds have their machines ask for it.
+const METADATA_HOSTS: [&str; 6] = [
+    "metadata.google.internal",
+    "metadata.goog",
+    "instance-data.ec2.internal",
+    "metadata.azure.internal",
+    "metadata.tencentyun.com",
+    "metadata.oraclecloud.com",
+];
+
 /// Where deliveries may go: to which addresses, and to which ports.
 ///
 /// ```
@@ -75,6 +86,8 @@ pub struct Targets {
     /// Of the refused ports, those that the operator allows.
     ports: Vec<u16>,
     allowed: Vec<AllowedTarget>,
+    /// The only places, of those that all of the above allows.
+    within: Option<Arc<[AllowedTarget]>>,
 }
 
 /// A place that the operator allows although its address is not public, or its port is refused: a range of
@@ -219,6 +232,24 @@ fn host_of(text: &str) -> Option<Place> {
     })
 }
 
+impl AllowedTarget {
+    /// Whether a host with this address is meant at this port.
+    fn has(&self, host: &str, port: u16, address: IpAddr) -> bool {
+        self.has_port(port) && self.place.has(host, address)
+    }
+
+    /// Whether a host may be meant at this port, as far as its name tells: a range may have an address to which the
+    /// name leads.
+    fn may_have(&self, host: &str, port: u16) -> bool {
+        let is_range = matches!(self.place, Place::Range(_));
+        self.has_port(port) && (is_range || self.place.has_host(host))
+    }
+
+    fn has_port(&self, port: u16) -> bool {
+        self.port.is_none_or(|it| it == port)
+    }
+}
+
 impl Place {
     /// Whether a host with this address is meant.
     fn has(&self, host: &str, address: IpAddr) -> bool {
@@ -251,9 +282,15 @@ pub enum RefusedTarget {
     /// The address serves the metadata of a cloud, credentials among them.
     #[error("deliveries do not go to {0}: the address serves the metadata of a cloud")]
     Metadata(IpAddr),
+    /// The name is one under which a cloud serves its metadata.
+    #[error("deliveries do not go there: the name is one for the metadata of a cloud")]
+    MetadataHost,
     /// The port is one of a service that is no receiver of HTTP.
     #[error("deliveries do not go to port {0} unless the operator allows the port")]
     Port(u16),
+    /// The place is none of those to which the deliveries of an endpoint are narrowed.
+    #[error("the target is outside of what its endpoint allows")]
+    Outside,
 }
 
 /// What is allowed, for the operator.
@@ -278,6 +315,7 @@ impl Targets {
             private: false,
             ports: Vec::new(),
             allowed: Vec::new(),
+            within: None,
         }
     }
 
@@ -288,6 +326,7 @@ impl Targets {
             private: true,
             ports: Vec::new(),
             allowed: Vec::new(),
+            within: None,
         }
     }
 
@@ -301,6 +340,27 @@ impl Targets {
     #[must_use]
     pub fn with_allowed(self, allowed: Vec<AllowedTarget>) -> Self {
         Self { allowed, ..self }
+    }
+
+    /// The same as far as they are among these places: both have to allow a target.
+    ///
+    /// ```
+    /// use countwheel_server::guard::{RefusedTarget, Targets};
+    ///
+    /// let some = Targets::public().within(vec!["hooks.example".parse()?]);
+    /// let address = "93.184.215.14".parse()?;
+    /// assert_eq!(some.check_address("hooks.example", 443, address), Ok(()));
+    /// let other = some.check_address("other.example", 443, address);
+    /// assert_eq!(other, Err(RefusedTarget::Outside));
+    /// // Nothing is opened by it.
+    /// let private = "10.0.0.1".parse()?;
+    /// assert!(some.check_address("hooks.example", 443, private).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn within(self, places: impl Into<Arc<[AllowedTarget]>>) -> Self {
+        let within = Some(places.into());
+        Self { within, ..self }
     }
 
     /// Whether deliveries may go to `address` at `port`, to which a URL led with this host: a name, or the
@@ -326,7 +386,15 @@ impl Targets {
         if !self.private && !is_public(address) && !is_meant {
             return Err(RefusedTarget::Private(address));
         }
-        Ok(())
+        self.check_within(|it| it.has(host, port, address))
+    }
+
+    /// Whether one of the only places is meant, if there are any.
+    fn check_within(&self, is_meant: impl Fn(&AllowedTarget) -> bool) -> Result<(), RefusedTarget> {
+        match &self.within {
+            Some(places) if !places.iter().any(is_meant) => Err(RefusedTarget::Outside),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a port is open everywhere.
@@ -341,16 +409,47 @@ impl Targets {
         if let Some(address) = literal_address(uri) {
             return self.check_address(host, port, address);
         }
-        // A range may have an address to which the name leads.
-        let opens = |it: &AllowedTarget| {
-            it.port == Some(port)
-                && (it.place.has_host(host) || matches!(it.place, Place::Range(_)))
-        };
+        if is_metadata_host(host) {
+            return Err(RefusedTarget::MetadataHost);
+        }
+        let opens = |it: &AllowedTarget| it.port == Some(port) && it.may_have(host, port);
         if !self.opens_port(port) && !self.allowed.iter().any(opens) {
             return Err(RefusedTarget::Port(port));
         }
-        Ok(())
+        self.check_within(|it| it.may_have(host, port))
     }
+
+    /// The same where a proxy resolves the name, and nobody here sees to which address: no range counts for a name.
+    pub(crate) fn check_proxied(&self, uri: &Uri) -> Result<(), RefusedTarget> {
+        self.check(uri)?;
+        let (host, port) = (uri.host().unwrap_or_default(), port_of_url(uri));
+        if literal_address(uri).is_some() {
+            return Ok(());
+        }
+        if is_loopback_name(host) {
+            return self.check_address(host, port, Ipv4Addr::LOCALHOST.into());
+        }
+        let is_named = |it: &AllowedTarget| it.has_port(port) && it.place.has_host(host);
+        let opens = |it: &AllowedTarget| it.port == Some(port) && it.place.has_host(host);
+        if !self.opens_port(port) && !self.allowed.iter().any(opens) {
+            return Err(RefusedTarget::Port(port));
+        }
+        self.check_within(is_named)
+    }
+}
+
+fn is_metadata_host(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    METADATA_HOSTS
+        .iter()
+        .any(|it| it.eq_ignore_ascii_case(host))
+}
+
+/// Whether a name is always that of the machine itself (RFC 6761).
+fn is_loopback_name(host: &str) -> bool {
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let last = host.rsplit('.').next().unwrap_or_default();
+    last.eq_ignore_ascii_case("localhost")
 }
 
 /// The port that a URL names, or that of its scheme.
@@ -743,5 +842,45 @@ mod tests {
         for (address, public) in table {
             assert_eq!(is_public(address.parse().unwrap()), public, "{address}");
         }
+    }
+
+    #[test]
+    fn what_a_proxy_resolves_is_judged_by_its_name() {
+        let allowed = |texts: &[&str]| -> Vec<AllowedTarget> {
+            texts.iter().map(|text| text.parse().expect(text)).collect()
+        };
+        let public = Targets::public();
+        let operator =
+            public
+                .clone()
+                .with_allowed(allowed(&["localhost", "queue.lan:6379", "10.0.0.0/8:22"]));
+        let narrowed = Targets::any().within(allowed(&["10.0.0.0/8", "*.example:443"]));
+        for (targets, url, is_open) in [
+            (&public, "http://hooks.example/", true),
+            (&public, "http://localhost/", false),
+            (&public, "http://a.LOCALHOST./", false),
+            (&public, "http://10.0.0.1/", false),
+            (&public, "http://0x7f.1/", false),
+            (&public, "http://[::1]/", false),
+            (&public, "http://hooks.example:22/", false),
+            (&public, "http://Metadata.Google.Internal./", false),
+            (&Targets::any(), "http://metadata.google.internal/", false),
+            (&Targets::any(), "http://169.254.169.254/", false),
+            (&Targets::any(), "http://localhost/", true),
+            (&operator, "http://localhost/", true),
+            (&operator, "http://queue.lan:6379/", true),
+            // The range could have the address of the name, and nobody looks.
+            (&operator, "http://queue.lan:22/", false),
+            (&operator, "http://10.0.0.1:22/", true),
+            (&narrowed, "http://10.0.0.1/", true),
+            (&narrowed, "http://10.0.0.example/", false),
+            (&narrowed, "https://hooks.example/", true),
+            (&narrowed, "http://hooks.example/", false),
+        ] {
+            assert_eq!(targets.check_proxied(&uri(url)).is_ok(), is_open, "{url}");
+        }
+        // Where the name is resolved here, the range may count.
+        assert_eq!(narrowed.check(&uri("http://hooks.example/")), Ok(()));
+        assert_eq!(public.check(&uri("http://localhost/")), Ok(()));
     }
 }

@@ -16,6 +16,7 @@ mod dashboard;
 pub mod deliver;
 mod descriptors;
 mod echo;
+pub mod egress;
 mod failures;
 mod flow;
 mod framing;

@@ -59,7 +59,8 @@ type Addresses = Result<Vec<SocketAddr>, NotResolved>;
 /// there are half as many as threads, and its place is free; a name that was slow begins among them.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolver {
-    targets: Targets,
+    /// `None` if whatever is found may be connected to.
+    targets: Option<Targets>,
     /// The port to which a connection is made to what is found.
     port: u16,
     threads: Arc<Semaphore>,
@@ -80,8 +81,8 @@ type BoxError = Box<dyn Error + Send + Sync>;
 
 impl Resolver {
     /// Looks up so many names at a time.
-    pub(crate) fn new(targets: Targets, lookups: usize) -> Self {
-        Self::with(targets, lookups, of_system)
+    pub(crate) fn new(lookups: usize) -> Self {
+        Self::with(Targets::public(), lookups, of_system)
     }
 
     /// Whether no name server answered the look-up that came to its end last.
@@ -97,7 +98,7 @@ impl Resolver {
         // One thread is for both kinds, and a slow name then holds up the others.
         let slow = lookups / 2;
         Self {
-            targets,
+            targets: Some(targets),
             port: 80,
             threads: Arc::new(Semaphore::new(lookups - slow)),
             slow: Arc::new(Semaphore::new(slow)),
@@ -110,9 +111,19 @@ impl Resolver {
         }
     }
 
-    /// The same for connections to that port.
-    pub(crate) fn towards(&self, port: u16) -> Self {
+    /// The same for connections to that port, where these targets may be connected to.
+    pub(crate) fn towards(&self, port: u16, targets: &Targets) -> Self {
         Self {
+            targets: Some(targets.clone()),
+            port,
+            ..self.clone()
+        }
+    }
+
+    /// The same for connections to that port of the operator's proxy, wherever that is.
+    pub(crate) fn anywhere(&self, port: u16) -> Self {
+        Self {
+            targets: None,
             port,
             ..self.clone()
         }
@@ -236,8 +247,10 @@ impl Service<Name> for Resolver {
             let (targets, port) = (resolver.targets.clone(), resolver.port);
             let addresses = resolver.addresses(name.clone()).await?;
             // One that is refused spoils them all: which is used is left to chance.
-            for address in &addresses {
-                targets.check_address(name.as_str(), port, address.ip())?;
+            if let Some(targets) = targets {
+                for address in &addresses {
+                    targets.check_address(name.as_str(), port, address.ip())?;
+                }
             }
             Ok(addresses.into_iter())
         })
@@ -386,7 +399,8 @@ mod tests {
             ("127.0.0.0/8:81", 81, true),
             ("*.example", 80, true),
         ] {
-            let mut resolver = Resolver::with(allowed(text), LOOKUPS_MAX, look_up).towards(port);
+            let resolver = Resolver::with(Targets::public(), LOOKUPS_MAX, look_up);
+            let mut resolver = resolver.towards(port, &allowed(text));
             let answer =
                 runtime.block_on(async { resolver.call("other.example".parse().unwrap()).await });
             assert_eq!(answer.is_ok(), is_open, "{text} {port}");

@@ -37,6 +37,7 @@ use crate::config::TOKEN_BITS;
 use crate::config::{Dev, Front, KeepAnswers, NodeUse, Serve, StoreUrl};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
+use crate::egress::EgressProxy;
 use crate::guard::Targets;
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
@@ -294,6 +295,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
         vault,
         targets: args.targets(),
         ca_files: args.ca_file.clone(),
+        egress_proxy: args.egress_proxy.clone(),
         keep_answers: args.keep_answers,
         front: args.front.clone(),
         limits: args.limits(random()?),
@@ -332,6 +334,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
         vault: Vault::without_key(args.listen.ip().is_loopback()),
         targets: args.targets(),
         ca_files: args.ca_file.clone(),
+        egress_proxy: args.egress_proxy.clone(),
         keep_answers: args.keep_answers,
         front: args.front.clone(),
         limits: Config {
@@ -612,6 +615,8 @@ struct Service {
     targets: Targets,
     /// Authorities that deliveries trust beside those of everybody.
     ca_files: Vec<PathBuf>,
+    /// Through which deliveries leave.
+    egress_proxy: Option<EgressProxy>,
     /// What is kept of the answers of targets.
     keep_answers: KeepAnswers,
     front: Front,
@@ -691,13 +696,12 @@ impl Service {
             budget.kept(),
             Arc::clone(&catalogue),
         )
-        .keeping(self.keep_answers);
+        .keeping(self.keep_answers)
+        .through(self.egress_proxy.clone());
         let phases = handler.phases();
         let tester = handler.clone();
-        let flows = Arc::new(DeliveryLimits::new(
-            Arc::clone(&catalogue),
-            self.targets.clone(),
-        ));
+        let flows = DeliveryLimits::new(Arc::clone(&catalogue), self.targets.clone());
+        let flows = Arc::new(flows.proxied(self.egress_proxy.is_some()));
         let handler = handler.at_desk(flows.desk());
         let limits = Config {
             max_in_flight: budget.attempts,

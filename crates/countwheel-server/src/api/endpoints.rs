@@ -25,13 +25,15 @@ use super::timers::{
     AttemptBody, invalid_target, read_headers, read_method, read_path, read_timeout, read_url,
 };
 use super::{App, TESTS_MAX, answer, retry, stored};
-use crate::deliver::carries_body;
+use crate::deliver::{carries_body, check_url};
+use crate::egress::{BadProxy, EgressProxy};
+use crate::guard::{AllowedTarget, BadTarget, Targets};
 use crate::job::{Extras, Job, To};
 use crate::resources::breaker::{Breaker, FAILURES_MAX, Health, HealthState, PAUSE_MAX, PAUSE_MIN};
 use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{
-    self, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName, KEY_MAX_BYTES,
-    LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart,
+    self, ALLOW_MAX, BadTls, CERTIFICATES_MAX_BYTES, ClientCertificate, Endpoint, EndpointName,
+    KEY_MAX_BYTES, LIMIT_MAX, Opened, Rate, SECRETS_MAX, Secret, TlsPart, Versions,
 };
 use crate::resources::failing::{AUTO_DISABLE_MAX, AUTO_DISABLE_MIN};
 use crate::resources::queue::Queue;
@@ -79,6 +81,12 @@ struct EndpointBody<'a> {
     disabled_at: Option<String>,
     #[serde(skip_serializing_if = "Statuses::is_empty")]
     statuses: &'a Statuses,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    allow: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    egress_proxy: Option<String>,
+    #[serde(skip_serializing_if = "Versions::is_auto")]
+    http: Versions,
     #[serde(skip_serializing_if = "Option::is_none")]
     breaker: Option<BreakerBody>,
     health: HealthBody,
@@ -180,6 +188,9 @@ impl<'a> EndpointBody<'a> {
             }),
             health: health.into(),
             statuses: &it.statuses,
+            allow: it.allow.iter().map(ToString::to_string).collect(),
+            egress_proxy: it.egress_proxy.as_ref().map(ToString::to_string),
+            http: it.versions,
             ca: it.ca.as_deref(),
             client_certificate: certificate,
             fault: opened.means.as_ref().err().map(ToString::to_string),
@@ -508,6 +519,9 @@ fn read(
     let ca = object.take("ca");
     let client = object.take("client_certificate");
     let statuses = object.take("statuses");
+    let allow = object.take("allow");
+    let proxy = object.take("egress_proxy");
+    let versions = object.take("http");
     object.finish()?;
     let url = read_url(&url, &app.targets)?;
     let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
@@ -524,6 +538,22 @@ fn read(
     let disabled_by = before.and_then(|before| before.disabled_by.clone());
     let breaker = breaker.as_ref().map(read_breaker).transpose()?;
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
+    let versions = versions.as_ref().map(|field| {
+        let versions = Versions::from_name(&field.text()?);
+        versions.ok_or_else(|| invalid(field, "http is auto or 1.1"))
+    });
+    let versions = versions.transpose()?.unwrap_or_default();
+    let proxy = proxy.as_ref();
+    let proxy = proxy.map(|field| read_proxy(field, &app.targets));
+    let proxy = proxy.transpose()?;
+    let allow = match &allow {
+        Some(field) => {
+            let of_service = app.flows.as_ref();
+            let is_proxied = proxy.is_some() || of_service.is_some_and(|it| it.is_proxied());
+            read_allow(field, &url, &app.targets, is_proxied)?
+        }
+        None => Vec::new(),
+    };
     let sealing = Sealing { app, name, before };
     let secrets = match &secrets {
         Some(secrets) => sealing.secrets(secrets)?,
@@ -548,6 +578,9 @@ fn read(
         disabled_by: disabled_by.filter(|_| disabled),
         breaker,
         statuses: statuses.unwrap_or_default(),
+        allow,
+        egress_proxy: proxy,
+        versions,
         ca: ca_text,
         client_certificate: client_certificate.transpose()?,
     })
@@ -558,6 +591,44 @@ fn read_auto_disable(field: &Field<'_>) -> Result<Duration, Problem> {
     let span = retry::duration(field)?;
     let span = span.filter(|span| (AUTO_DISABLE_MIN..=AUTO_DISABLE_MAX).contains(span));
     span.ok_or_else(|| invalid(field, "auto_disable is from 1m to 30d"))
+}
+
+/// The proxy of an endpoint, which is guarded as a target is.
+fn read_proxy(field: &Field<'_>, targets: &Targets) -> Result<EgressProxy, Problem> {
+    let proxy: Result<EgressProxy, BadProxy> = field.text()?.parse();
+    let proxy = proxy.map_err(|bad| invalid(field, bad.to_string()))?;
+    let checked = targets.check(proxy.uri());
+    checked.map_err(|refused| invalid(field, refused.to_string()))?;
+    Ok(proxy)
+}
+
+/// The only places of an endpoint. What shows by itself that its URL lies outside is refused.
+fn read_allow(
+    field: &Field<'_>,
+    url: &str,
+    targets: &Targets,
+    is_proxied: bool,
+) -> Result<Vec<AllowedTarget>, Problem> {
+    let elements = field.elements()?;
+    if !(1..=ALLOW_MAX).contains(&elements.len()) {
+        let detail = format!("an endpoint allows 1 to {ALLOW_MAX} places, or says nothing of them");
+        return Err(invalid(field, detail));
+    }
+    let place = |element: &Field<'_>| {
+        let place = element.text()?.parse();
+        place.map_err(|bad: BadTarget| invalid(element, bad.to_string()))
+    };
+    let places = elements.iter().map(place);
+    let places = places.collect::<Result<Vec<AllowedTarget>, Problem>>()?;
+    let uri = check_url(url).map_err(|detail| invalid(field, detail))?;
+    let narrowed = targets.clone().within(places.clone());
+    let checked = if is_proxied {
+        narrowed.check_proxied(&uri)
+    } else {
+        narrowed.check(&uri)
+    };
+    checked.map_err(|_| invalid(field, "the endpoint's own url is at none of these places"))?;
+    Ok(places)
 }
 
 /// When an endpoint is left alone, and for how long.

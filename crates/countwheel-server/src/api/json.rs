@@ -249,9 +249,10 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 95] = [
+const KNOWN_NAMES: [&str; 98] = [
     "accept_loss",
     "adaptive",
+    "allow",
     "at",
     "auto_disable",
     "body",
@@ -274,6 +275,7 @@ const KNOWN_NAMES: [&str; 95] = [
     "dry_run",
     "due_after",
     "due_before",
+    "egress_proxy",
     "end",
     "endpoint",
     "every",
@@ -285,6 +287,7 @@ const KNOWN_NAMES: [&str; 95] = [
     "fixed",
     "from",
     "headers",
+    "http",
     "id",
     "in",
     "increment",

@@ -29,7 +29,7 @@ use super::request::{
 use super::retry::{self, NextAttempt, Standing};
 use super::{App, answer};
 use crate::answered::{Answered, KeepAnswers, micros};
-use crate::deliver::carries_body;
+use crate::deliver::{carries_body, check_encoding, check_url};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::{Extras, Job, Spread, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
@@ -688,7 +688,8 @@ pub(super) fn read_url(field: &Field<'_>, targets: &Targets) -> Result<String, P
         let detail = format!("a URL has at most {URL_MAX_BYTES} bytes");
         return Err(invalid_target(field, detail));
     }
-    let uri = crate::deliver::check_url(&url).map_err(|detail| invalid_target(field, detail))?;
+    let uri = check_url(&url).map_err(|detail| invalid_target(field, detail))?;
+    check_encoding(&url).map_err(|detail| invalid_target(field, detail))?;
     targets
         .check(&uri)
         .map_err(|refused| invalid_target(field, refused.to_string()))?;
@@ -966,7 +967,7 @@ fn resent(
     let Some((target, field)) = edited else {
         // It may have been set when the service was started with other options.
         if let To::Url(url) = &job.to {
-            let uri = crate::deliver::check_url(url).map_err(|_| conflict(unreadable))?;
+            let uri = check_url(url).map_err(|_| conflict(unreadable))?;
             let refused =
                 |refused: RefusedTarget| Problem::new(Code::InvalidTarget, refused.to_string());
             targets.check(&uri).map_err(refused)?;

@@ -11,6 +11,8 @@ use super::follow::line;
 use super::table::Table;
 use super::{Exit, Failure, Terminal};
 use crate::client::{EndpointShown, TestedAttempt};
+use crate::egress::EgressProxy;
+use crate::guard::AllowedTarget;
 use crate::time::format_duration;
 
 /// Endpoints: where deliveries go, by name.
@@ -35,7 +37,8 @@ pub struct Put {
     name: String,
     /// Its JSON, as the API takes it; - reads standard input. Secrets and certificates are put so
     #[arg(long, value_name = "FILE", required_unless_present = "url",
-          conflicts_with_all = ["url", "headers", "timeout", "concurrency", "per_second", "burst", "disabled"])]
+          conflicts_with_all = ["url", "headers", "timeout", "concurrency", "per_second", "burst", "allow",
+                                "egress_proxy", "http", "disabled"])]
     file: Option<PathBuf>,
     /// Where it is
     #[arg(long, value_name = "URL")]
@@ -55,6 +58,16 @@ pub struct Put {
     /// How many of them at once
     #[arg(long, value_name = "N", requires = "per_second")]
     burst: Option<u32>,
+    /// Deliver to this place and no other: a range of addresses, an address, a host or a domain, with a port or
+    /// without; may be given more than once
+    #[arg(long, value_name = "TARGET")]
+    allow: Vec<AllowedTarget>,
+    /// Deliver through this proxy, such as http://proxy.example:3128
+    #[arg(long, value_name = "URL")]
+    egress_proxy: Option<EgressProxy>,
+    /// Which HTTP: auto, or 1.1 to keep to that
+    #[arg(long, value_name = "VERSION", value_parser = ["auto", "1.1"])]
+    http: Option<String>,
     /// Let no attempt start
     #[arg(long)]
     disabled: bool,
@@ -211,6 +224,16 @@ impl Put {
         if let Some(timeout) = self.timeout {
             body["timeout"] = format_duration(timeout).into();
         }
+        if !self.allow.is_empty() {
+            let places = self.allow.iter().map(ToString::to_string);
+            body["allow"] = places.collect::<Vec<_>>().into();
+        }
+        if let Some(proxy) = &self.egress_proxy {
+            body["egress_proxy"] = proxy.to_string().into();
+        }
+        if let Some(version) = &self.http {
+            body["http"] = version.as_str().into();
+        }
         if self.disabled {
             body["disabled"] = true.into();
         }
@@ -266,6 +289,10 @@ fn sheet(endpoint: &EndpointShown) -> Vec<String> {
     let headers = endpoint.headers.iter();
     lines.extend(headers.map(|(name, value)| line("header", &format!("{name}: {value}"))));
     lines.extend(endpoint.timeout.iter().map(|it| line("timeout", it)));
+    lines.extend(endpoint.allow.iter().map(|it| line("allow", it)));
+    let proxy = endpoint.egress_proxy.iter();
+    lines.extend(proxy.map(|it| line("proxy", it)));
+    lines.extend(endpoint.http.iter().map(|it| line("http", it)));
     for secret in &endpoint.secrets {
         let words = format!("{}  created {}", secret.id, secret.created);
         lines.push(line("secret", &words));

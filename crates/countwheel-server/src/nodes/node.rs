@@ -109,6 +109,8 @@ fn passed_on(args: &Dev) -> Vec<String> {
     options.extend(kept.map(|kept| ("--keep-answers", kept)));
     let authorities = args.ca_file.iter().map(|file| file.display().to_string());
     options.extend(authorities.map(|file| ("--ca-file", file)));
+    let proxy = args.egress_proxy.iter().map(ToString::to_string);
+    options.extend(proxy.map(|proxy| ("--egress-proxy", proxy)));
     let proxies = trusted_proxy.iter().map(ToString::to_string);
     options.extend(proxies.map(|proxy| ("--trusted-proxy", proxy)));
     let options = options.into_iter();

@@ -20,10 +20,33 @@ pub(crate) const KNOWN_MAX: usize = 65_536;
 /// A place at which no attempt has looked for so long may have no timers any more.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// The host and the port of a URL.
-pub(crate) fn place_of(uri: &Uri) -> Option<String> {
-    let host = uri.host()?.to_ascii_lowercase();
-    Some(format!("{host}:{}", port_of_url(uri)))
+/// A host and a port, on one way to it: another endpoint may reach it, or the same one after a change.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Place {
+    at: String,
+    /// The number of the way; 0 is the way of all whose endpoints say nothing of it.
+    way: u64,
+}
+
+impl Place {
+    /// Where a URL leads on this way.
+    pub(crate) fn of(uri: &Uri, way: u64) -> Option<Self> {
+        let host = uri.host()?.to_ascii_lowercase();
+        let at = format!("{host}:{}", port_of_url(uri));
+        Some(Self { at, way })
+    }
+
+    /// A place as `host:port`, on the way of all whose endpoints say nothing of it.
+    pub(crate) fn on_the_way_of_all(at: &str) -> Self {
+        let at = at.to_owned();
+        Self { at, way: 0 }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.at)
+    }
 }
 
 /// Why no delivery goes to a place.
@@ -31,6 +54,10 @@ pub(crate) fn place_of(uri: &Uri) -> Option<String> {
 pub(crate) enum Why {
     /// Its name leads to an address that is refused. Which one is not for callers to know.
     Refused,
+    /// Its name leads outside of what its endpoint allows.
+    Outside,
+    /// The proxy that its endpoint names is at an address that is refused.
+    Proxy,
     /// No name server answers, for any name.
     NoResolver,
 }
@@ -39,6 +66,8 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Refused => "the name leads to an address where deliveries do not go",
+            Self::Outside => "the name leads to an address that the endpoint does not allow",
+            Self::Proxy => "the proxy of the endpoint is at an address where deliveries do not go",
             Self::NoResolver => "no name server answers",
         })
     }
@@ -63,13 +92,13 @@ pub(crate) struct Found {
     pub(crate) is_news: bool,
 }
 
-/// The places that are known, each as `host:port`.
+/// The places that are known.
 #[derive(Debug, Default)]
-pub(crate) struct Blocked(Mutex<BTreeMap<String, One>>);
+pub(crate) struct Blocked(Mutex<BTreeMap<Place, One>>);
 
 impl Blocked {
     /// An attempt has found that a place is blocked.
-    pub(crate) fn found(&self, place: &str, why: Why, now: Instant) -> Found {
+    pub(crate) fn found(&self, place: &Place, why: Why, now: Instant) -> Found {
         let mut known = self.0.lock();
         let before = known.get(place).copied();
         let is_news = before.is_none_or(|before| before.why != why);
@@ -92,7 +121,7 @@ impl Blocked {
         let is_first = before.is_some() || known.len() < KNOWN_MAX;
         if is_first {
             let until = now + wait;
-            known.insert(place.to_owned(), One { why, until, wait });
+            known.insert(place.clone(), One { why, until, wait });
         }
         Found {
             wait,
@@ -102,17 +131,17 @@ impl Blocked {
     }
 
     /// An attempt has come further. Whether the place was blocked before.
-    pub(crate) fn passed(&self, place: &str) -> bool {
+    pub(crate) fn passed(&self, place: &Place) -> bool {
         self.0.lock().remove(place).is_some()
     }
 
     /// Why a place is blocked, if it is.
-    pub(crate) fn why(&self, place: &str) -> Option<Why> {
+    pub(crate) fn why(&self, place: &Place) -> Option<Why> {
         self.0.lock().get(place).map(|one| one.why)
     }
 
     /// How many attempts may run at a time, if the place is blocked: none, or the one that looks.
-    pub(crate) fn at_once(&self, place: &str, now: Instant) -> Option<u32> {
+    pub(crate) fn at_once(&self, place: &Place, now: Instant) -> Option<u32> {
         let until = self.0.lock().get(place)?.until;
         Some(u32::from(until <= now))
     }
@@ -127,7 +156,7 @@ mod tests {
     #[test]
     fn a_blocked_place_is_looked_at_more_and_more_rarely_and_by_one_at_a_time() {
         let (blocked, clock) = (Blocked::default(), ManualClock::new());
-        let place = "hooks.example:443";
+        let place = &Place::on_the_way_of_all("hooks.example:443");
         let at_once = || blocked.at_once(place, clock.now());
         assert_eq!((at_once(), blocked.why(place)), (None, None));
         for (number, seconds) in [5, 10, 20, 40, 60, 60].into_iter().enumerate() {
@@ -156,5 +185,18 @@ mod tests {
         assert!(blocked.found(place, Why::NoResolver, clock.now()).is_news);
         assert!(blocked.passed(place) && !blocked.passed(place));
         assert_eq!(at_once(), None);
+    }
+
+    /// One endpoint may allow less than another, or leave by a proxy.
+    #[test]
+    fn a_place_is_blocked_on_one_way_to_it_alone() {
+        let (blocked, clock) = (Blocked::default(), ManualClock::new());
+        let url = "https://Hooks.example/a".parse().unwrap();
+        let [of_all, narrowed] = [0, 7].map(|way| Place::of(&url, way).unwrap());
+        assert_eq!(of_all, Place::on_the_way_of_all("hooks.example:443"));
+        assert_eq!(narrowed.to_string(), "hooks.example:443");
+        blocked.found(&narrowed, Why::Outside, clock.now());
+        assert_eq!(blocked.at_once(&narrowed, clock.now()), Some(0));
+        assert_eq!(blocked.at_once(&of_all, clock.now()), None);
     }
 }

@@ -1,9 +1,12 @@
 //! Endpoints: where deliveries go, and what goes with each of them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use axum::http::Uri;
 use countwheel_durable::{NameError, QueueName, RetryPolicy, SettingsVersion};
 use countwheel_time::Timestamp;
 use rustls::pki_types::pem::PemObject;
@@ -18,10 +21,15 @@ use super::signature::SigningKey;
 use super::statuses::Statuses;
 use super::{read_policy, read_span};
 use crate::api::retry;
+use crate::egress::EgressProxy;
+use crate::guard::{AllowedTarget, RefusedTarget, Targets};
+use crate::pool::HTTP2;
 use crate::time::format_duration;
 
 /// How many secrets an endpoint may have at a time.
 pub(crate) const SECRETS_MAX: usize = 8;
+/// How many places an endpoint may allow.
+pub(crate) const ALLOW_MAX: usize = 64;
 /// How many attempts at a time, and how many a second, a limit may name.
 pub(crate) const LIMIT_MAX: u32 = 1_000_000;
 /// How long a text in PEM of certificates may be, in bytes.
@@ -58,6 +66,44 @@ pub(crate) struct Rate {
     pub(crate) per_second: f64,
     /// At once, after a pause.
     pub(crate) burst: u32,
+}
+
+/// Which versions of HTTP a target is offered where there is TLS.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub(crate) enum Versions {
+    /// HTTP/2, and HTTP/1.1 if that is not taken.
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// HTTP/1.1.
+    #[serde(rename = "1.1")]
+    One,
+}
+
+impl Versions {
+    /// The versions of that name.
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "auto" => Some(Self::Auto),
+            "1.1" => Some(Self::One),
+            _ => None,
+        }
+    }
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives it so")]
+    pub(crate) fn is_auto(&self) -> bool {
+        *self == Self::Auto
+    }
+
+    /// TLS that offers them.
+    pub(crate) fn offered(self, mut tls: ClientConfig) -> ClientConfig {
+        tls.alpn_protocols = match self {
+            Self::Auto => vec![HTTP2.to_vec(), b"http/1.1".to_vec()],
+            // No offer is what all servers know.
+            Self::One => Vec::new(),
+        };
+        tls
+    }
 }
 
 /// A secret that signs deliveries.
@@ -107,6 +153,11 @@ pub(crate) struct Endpoint {
     pub(crate) breaker: Option<Breaker>,
     /// What the statuses of answers mean.
     pub(crate) statuses: Statuses,
+    /// The only places where its deliveries go; no place is named where they go wherever the service allows.
+    pub(crate) allow: Vec<AllowedTarget>,
+    /// The proxy through which its deliveries leave, in place of the service's.
+    pub(crate) egress_proxy: Option<EgressProxy>,
+    pub(crate) versions: Versions,
     /// The authorities to trust in place of those of the service, in PEM.
     pub(crate) ca: Option<String>,
     pub(crate) client_certificate: Option<ClientCertificate>,
@@ -134,6 +185,12 @@ struct Stored {
     auto_disable: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     disabled_by: Option<DisabledBy>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    allow: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    egress_proxy: Option<String>,
+    #[serde(default, skip_serializing_if = "Versions::is_auto")]
+    http: Versions,
 }
 
 /// A time as microseconds since 1970.
@@ -170,6 +227,9 @@ impl Endpoint {
             statuses: self.statuses.clone(),
             auto_disable: self.auto_disable.map(format_duration),
             disabled_by: self.disabled_by.clone(),
+            allow: self.allow.iter().map(ToString::to_string).collect(),
+            egress_proxy: self.egress_proxy.as_ref().map(ToString::to_string),
+            http: self.versions,
         };
         // A text, numbers and lists of them are always JSON.
         serde_json::to_vec(&stored).unwrap_or_default()
@@ -181,6 +241,8 @@ impl Endpoint {
         if stored.format != FORMAT {
             return None;
         }
+        let allow = stored.allow.iter().map(|place| place.parse().ok());
+        let proxy = stored.egress_proxy.map(|proxy| proxy.parse());
         Some(Self {
             url: stored.url,
             headers: stored.headers,
@@ -193,6 +255,9 @@ impl Endpoint {
             auto_disable: read_span(stored.auto_disable.as_deref())?,
             disabled_by: stored.disabled_by,
             statuses: stored.statuses,
+            allow: allow.collect::<Option<_>>()?,
+            egress_proxy: proxy.transpose().ok()?,
+            versions: stored.http,
             ca: stored.ca,
             client_certificate: stored.client_certificate,
             breaker: stored.breaker,
@@ -249,7 +314,7 @@ impl Endpoint {
         vault: &Vault,
         roots: &Arc<RootCertStore>,
     ) -> Opened {
-        let means = self.means(name, revision, vault, roots);
+        let means = self.means(name, vault, roots);
         Opened {
             revision,
             settings: self,
@@ -260,7 +325,6 @@ impl Endpoint {
     fn means(
         &self,
         name: &EndpointName,
-        revision: SettingsVersion,
         vault: &Vault,
         roots: &Arc<RootCertStore>,
     ) -> Result<Means, Fault> {
@@ -287,12 +351,16 @@ impl Endpoint {
             };
             Fault::Tls(format!("{part}: {problem}"))
         })?;
+        let way = Way {
+            number: 0,
+            tls: tls.map(|tls| Arc::new(self.versions.offered(tls))),
+            allow: (!self.allow.is_empty()).then(|| self.allow.clone().into()),
+            proxy: self.egress_proxy.clone(),
+            versions: self.versions,
+        };
         Ok(Means {
             keys: keys.into(),
-            trust: tls.map(|config| Trust {
-                number: revision.0,
-                config: Arc::new(config),
-            }),
+            way: way.numbered(),
         })
     }
 }
@@ -358,19 +426,78 @@ pub(crate) enum Fault {
     Tls(String),
 }
 
-/// What signs deliveries, and what stands in for the service's own TLS.
+/// What signs deliveries, and how they leave.
 #[derive(Clone, Debug)]
 pub(crate) struct Means {
     pub(crate) keys: Arc<[SigningKey]>,
-    pub(crate) trust: Option<Trust>,
+    pub(crate) way: Way,
 }
 
-/// How an endpoint is trusted, and shown who calls.
-#[derive(Clone, Debug)]
-pub(crate) struct Trust {
-    /// Another number for whatever else is trusted.
+/// Why nothing leaves for a URL.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum NoWay {
+    #[error(transparent)]
+    Target(RefusedTarget),
+    #[error("its proxy: {0}")]
+    Proxy(RefusedTarget),
+}
+
+/// How deliveries leave, as far as their endpoint says it. The default is the way of all whose endpoints say nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Way {
+    /// Another number for whatever else an endpoint has said: no connection serves two of them. The default is 0.
     pub(crate) number: u64,
-    pub(crate) config: Arc<ClientConfig>,
+    /// How an endpoint is trusted, and shown who calls, in place of the service's own TLS.
+    pub(crate) tls: Option<Arc<ClientConfig>>,
+    /// The only places, if there are any.
+    pub(crate) allow: Option<Arc<[AllowedTarget]>>,
+    /// The proxy in place of the service's.
+    pub(crate) proxy: Option<EgressProxy>,
+    pub(crate) versions: Versions,
+}
+
+impl Way {
+    /// Those of the targets to which deliveries go on this way.
+    pub(crate) fn narrowed<'t>(&self, targets: &'t Targets) -> Cow<'t, Targets> {
+        match &self.allow {
+            Some(places) => Cow::Owned(targets.clone().within(Arc::clone(places))),
+            None => Cow::Borrowed(targets),
+        }
+    }
+
+    /// Whether deliveries may go where a URL leads by itself, and leave by the proxy of this way, if it has one.
+    /// Without one, they leave by that of the service, if `is_proxied`.
+    pub(crate) fn check(
+        &self,
+        url: &Uri,
+        targets: &Targets,
+        is_proxied: bool,
+    ) -> Result<(), NoWay> {
+        if let Some(proxy) = &self.proxy {
+            targets.check(proxy.uri()).map_err(NoWay::Proxy)?;
+        }
+        let narrowed = self.narrowed(targets);
+        let checked = if is_proxied || self.proxy.is_some() {
+            narrowed.check_proxied(url)
+        } else {
+            narrowed.check(url)
+        };
+        checked.map_err(NoWay::Target)
+    }
+
+    /// The same with a number of its own, if it is not the way of all.
+    fn numbered(self) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let is_of_all = self.tls.is_none()
+            && self.allow.is_none()
+            && self.proxy.is_none()
+            && self.versions.is_auto();
+        if is_of_all {
+            return self;
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { number, ..self }
+    }
 }
 
 /// What part of the settings for TLS is wrong, and why.
@@ -469,6 +596,9 @@ mod tests {
             }),
             breaker: Some(Breaker::default()),
             statuses: [(Named::Exact(409), Meaning::Done)].into_iter().collect(),
+            allow: vec!["10.0.0.0/8".parse().unwrap(), "*.lan:8443".parse().unwrap()],
+            egress_proxy: Some("http://proxy.lan:3128".parse().unwrap()),
+            versions: Versions::One,
             ca: Some("x".to_owned()),
             client_certificate: Some(ClientCertificate {
                 certificate: "y".to_owned(),
@@ -491,6 +621,9 @@ mod tests {
             disabled_by: None,
             breaker: None,
             statuses: Statuses::default(),
+            allow: Vec::new(),
+            egress_proxy: None,
+            versions: Versions::Auto,
             ca: None,
             client_certificate: None,
             ..endpoint()
@@ -504,6 +637,57 @@ mod tests {
                 assert_eq!(Endpoint::of_value(other.as_bytes()), None, "{other}");
             }
         }
+    }
+
+    /// Programs of before wrote and read nothing of these.
+    #[test]
+    fn what_an_endpoint_does_not_say_is_not_stored() {
+        let said = String::from_utf8(endpoint().to_value()).unwrap();
+        let silent = Endpoint {
+            allow: Vec::new(),
+            egress_proxy: None,
+            versions: Versions::Auto,
+            ..endpoint()
+        };
+        let stored = String::from_utf8(silent.to_value()).unwrap();
+        for name in ["allow", "egress_proxy", "http"] {
+            let member = format!("\"{name}\":");
+            assert!(
+                said.contains(&member) && !stored.contains(&member),
+                "{name}"
+            );
+        }
+        assert_eq!(Endpoint::of_value(stored.as_bytes()), Some(silent));
+        let wrong = said.replace("http://proxy.lan:3128", "ftp://proxy.lan");
+        assert_eq!(Endpoint::of_value(wrong.as_bytes()), None);
+    }
+
+    #[test]
+    fn only_what_is_as_for_all_shares_its_connections() {
+        let (vault, roots) = (Vault::without_key(true), Arc::new(RootCertStore::empty()));
+        let bare = Endpoint {
+            secrets: Vec::new(),
+            allow: Vec::new(),
+            egress_proxy: None,
+            versions: Versions::Auto,
+            ca: None,
+            client_certificate: None,
+            ..endpoint()
+        };
+        let narrowed = Endpoint {
+            allow: endpoint().allow,
+            ..bare.clone()
+        };
+        let name = EndpointName::new("shop").unwrap();
+        let number = |endpoint: &Endpoint| {
+            let opened = endpoint
+                .clone()
+                .open(&name, SettingsVersion(1), &vault, &roots);
+            opened.means.unwrap().way.number
+        };
+        assert_eq!(number(&bare), 0);
+        let numbers = [number(&narrowed), number(&narrowed)];
+        assert!(numbers[0] != numbers[1] && !numbers.contains(&0));
     }
 
     #[test]

@@ -9,13 +9,13 @@ use axum::http::Uri;
 use countwheel_cluster::Lending;
 use countwheel_durable::{Flow, FlowLimits, FlowRate, Flows, QueueName, Route, TimerName, Timers};
 
-use super::blocked::place_of;
-use super::endpoint::{EndpointName, Rate};
+use super::blocked::Place;
+use super::endpoint::{EndpointName, NoWay, Rate, Way};
 use super::loans::Loans;
 use super::queue::Mode;
 use super::{Catalogue, Resources};
 use crate::guard::{Targets, port_of_url};
-use crate::job::{Extras, Job, Place};
+use crate::job::{self, Extras, Job};
 use crate::pull::{self, Desk, PULL};
 
 /// What the names of flows begin with, by what the flow is.
@@ -40,6 +40,8 @@ pub(crate) const LARGE_TO_ONE: u32 = 4;
 pub(crate) struct DeliveryLimits {
     catalogue: Arc<Catalogue>,
     targets: Targets,
+    /// Whether deliveries leave by a proxy of the service, unless their endpoint names one.
+    is_proxied: bool,
     part: Part,
     desk: Arc<Desk>,
     /// In a cluster whose nodes reach each other.
@@ -89,10 +91,26 @@ impl DeliveryLimits {
         Self {
             catalogue,
             targets,
+            is_proxied: false,
             part,
             desk: Arc::default(),
             loans: OnceLock::new(),
         }
+    }
+
+    /// The same where all deliveries whose endpoints name no proxy leave by one of the service, or not.
+    pub(crate) fn proxied(self, is_proxied: bool) -> Self {
+        Self { is_proxied, ..self }
+    }
+
+    /// Whether deliveries whose endpoints name no proxy leave by one.
+    pub(crate) const fn is_proxied(&self) -> bool {
+        self.is_proxied
+    }
+
+    /// Whether deliveries may go where a URL leads by itself, with no endpoint.
+    fn check(&self, url: &Uri) -> Result<(), NoWay> {
+        Way::default().check(url, &self.targets, self.is_proxied)
     }
 
     /// Where workers ask for leases.
@@ -148,7 +166,11 @@ impl DeliveryLimits {
                 Err(held) => Some(held.detail),
                 Ok(endpoint) => {
                     let uri = crate::deliver::check_url(&endpoint.settings.url).ok();
-                    let refused = uri.and_then(|uri| self.targets.check(&uri).err());
+                    let means = endpoint.means.as_ref().ok();
+                    let refused = uri.zip(means).and_then(|(uri, means)| {
+                        let checked = means.way.check(&uri, &self.targets, self.is_proxied);
+                        checked.err()
+                    });
                     refused.map(|refused| format!("the endpoint {name} is not called: {refused}"))
                 }
             };
@@ -163,7 +185,7 @@ impl DeliveryLimits {
         }
         let target = text.strip_prefix(REFUSED)?;
         let uri = target.parse::<Uri>().ok()?;
-        let refused = self.targets.check(&uri).err()?;
+        let refused = self.check(&uri).err()?;
         Some(Closed(refused.to_string()))
     }
 
@@ -181,8 +203,8 @@ impl DeliveryLimits {
         let is_pulled = queue.is_some_and(|queue| queue.mode == Mode::Pull);
         let own = match place {
             _ if is_pulled => None,
-            Place::Url(url) => self.of_url(url),
-            Place::Endpoint(named) => Some(match named.or(of_queue) {
+            job::Place::Url(url) => self.of_url(url),
+            job::Place::Endpoint(named) => Some(match named.or(of_queue) {
                 Some(endpoint) => Flow::new(format!("{ENDPOINT}{endpoint}")),
                 None => Flow::new(format!("{NOWHERE}{}", name.queue)),
             }),
@@ -211,7 +233,7 @@ impl DeliveryLimits {
     fn of_url(&self, url: &str) -> Option<Flow> {
         let uri = crate::deliver::check_url(url).ok()?;
         let (host, port) = (uri.host()?.to_ascii_lowercase(), port_of_url(&uri));
-        if self.targets.check(&uri).is_err() {
+        if self.check(&uri).is_err() {
             let scheme = uri.scheme_str()?;
             return Some(Flow::new(format!("{REFUSED}{scheme}://{host}:{port}/")));
         }
@@ -220,17 +242,18 @@ impl DeliveryLimits {
 }
 
 /// The host and the port to which a flow leads, if it leads to one.
-fn place_of_flow(known: &Resources, flow: &Flow) -> Option<String> {
+fn place_of_flow(known: &Resources, flow: &Flow) -> Option<Place> {
     let text = flow.as_str();
     if let Some(name) = text.strip_prefix(ENDPOINT) {
         let name = EndpointName::new(name).ok()?;
         let endpoint = known.endpoint(&name)?.what.as_ref()?;
-        return place_of(&crate::deliver::check_url(&endpoint.settings.url).ok()?);
+        let url = crate::deliver::check_url(&endpoint.settings.url).ok()?;
+        return Place::of(&url, endpoint.means.as_ref().ok()?.way.number);
     }
     let is_of_url = ![QUEUE, NOWHERE, REFUSED, SERIAL]
         .iter()
         .any(|kind| text.starts_with(kind));
-    is_of_url.then(|| text.to_owned())
+    is_of_url.then(|| Place::on_the_way_of_all(text))
 }
 
 impl Flows for DeliveryLimits {

@@ -14,6 +14,7 @@ use super::breaker::Breaker;
 use super::cloudevents::CloudEvents;
 use super::endpoint::{EndpointName, Fault, Means, Opened};
 use super::statuses::{self, Meaning, Statuses};
+use crate::deliver::check_encoding;
 use crate::job::{Job, TIMEOUT_DEFAULT, To};
 
 /// How long a path may be, in bytes.
@@ -215,6 +216,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
     if path.contains(['#', '\\']) || PathAndQuery::from_str(path).is_err() {
         return Err("this is no path of a URL, with a query or without".to_owned());
     }
+    check_encoding(path)?;
     let (before, _) = path.split_once('?').unwrap_or((path, ""));
     let is_dots = |segment: &str| {
         let decoded: Vec<u8> = percent_decode_str(segment).collect();
@@ -290,6 +292,10 @@ mod tests {
             "\\a",
             "/\\a",
             "/é\u{7f}",
+            "/é",
+            "/a?b=é",
+            "/%zz",
+            "?%",
             &long,
         ] {
             assert!(check_path(path).is_err(), "{path}");

@@ -467,6 +467,45 @@ fn an_attempt_without_an_answer_fails_and_says_why() {
     }
 }
 
+/// Heads of 300 to 420 kB were taken, and from 500 kB on, or with more than 100 headers, they were no HTTP.
+#[test]
+fn the_head_of_an_answer_has_so_many_bytes_and_headers_and_no_more() {
+    const MOST: usize = 256 << 10;
+    let (_directory, _server, mut client) = start();
+    let head = |length: usize, headers: usize| {
+        let mut head = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n".to_owned();
+        for number in 1..headers {
+            head += &format!("x-{number}: 1\r\n");
+        }
+        let rest = length.saturating_sub(head.len() + "\r\n".len());
+        head.insert_str("HTTP/1.1 200 ".len(), &"x".repeat(rest));
+        head + "\r\n"
+    };
+    for (length, headers, detail) in [
+        (MOST, 1, "200"),
+        (MOST + 1, 1, "the answer is too long"),
+        (300_000, 1, "the answer is too long"),
+        (600_000, 1, "the answer is too long"),
+        (0, 256, "200"),
+        (0, 257, "the answer has too many headers"),
+        (0, 5_000, "the answer has too many headers"),
+        (MOST, 257, "the answer has too many headers"),
+    ] {
+        let answer = head(length, headers);
+        assert!(length == 0 || answer.len() == length);
+        let target = Target::start(move |_| answer.clone());
+        set(
+            &mut client,
+            &json!({"in": 0, "target": {"url": target.url},
+            "retry": {"fixed": 1, "max_attempts": 1}}),
+        );
+        let state = if detail == "200" { "done" } else { "dead" };
+        let timer = wait_for_state(&mut client, PATH, state);
+        let found = timer["attempts"][0]["detail"].as_str().unwrap();
+        assert_eq!(found, detail, "{length} bytes, {headers} headers");
+    }
+}
+
 /// A target with one of two certificates of its own making, both for `localhost`: `openssl ca
 /// -selfsign` made them, one until the year 2999 and one until 2021. Nothing else trusts the key.
 fn tls_target(certificate: &'static [u8]) -> String {

@@ -103,6 +103,7 @@ fn a_timer_is_leased_shown_and_acked() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "how long another process waits")]
 fn a_call_waits_for_what_comes_due() {
     let (_directory, server, mut client) = start();
     let waiting = {
@@ -301,6 +302,10 @@ fn what_is_asked_wrongly_is_refused_and_leases_nothing() {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "another process lets them come due"
+)]
 fn a_serial_key_and_the_concurrency_of_the_queue_hold_for_leases() {
     let (_directory, _server, mut client) = start();
     pulled(
@@ -351,6 +356,10 @@ fn what_was_leased_for_a_caller_that_is_gone_comes_again() {
 }
 
 #[test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "another process lets them come due"
+)]
 fn one_call_takes_from_each_of_its_queues() {
     let (_directory, _server, mut client) = start();
     pulled(&mut client, "/v1/queues/few", &json!({}));

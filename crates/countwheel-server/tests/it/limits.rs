@@ -223,6 +223,20 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             path(ENDPOINT),
             endpoint(&format!(r#","secrets":[{}]"#, secret("a", amount))),
         ),
+        "places that an endpoint allows" => {
+            let all = (1..amount).map(|at| format!(r#","h{at}""#));
+            let all = all.collect::<String>();
+            let first = if amount > 0 { r#""x""# } else { "" };
+            (
+                path(ENDPOINT),
+                endpoint(&format!(r#","allow":[{first}{all}]"#)),
+            )
+        }
+        "`egress_proxy`" => {
+            let rest = long(amount - "http://".len() as u64);
+            let proxy = format!(r#","egress_proxy":"http://{rest}""#);
+            (path(ENDPOINT), endpoint(&proxy))
+        }
         "id of a secret" => (
             path(ENDPOINT),
             endpoint(&format!(r#","secrets":[{}]"#, secret(&long(amount), 24))),
