@@ -54,13 +54,13 @@ bugs! {
     NodesKeepUntaken,
     /// What the first choice does not take, nobody takes.
     NodesNobodyElse,
-    /// Who has become the lender of a flow lends at once.
+    /// The new lender of a flow lends at once.
     LoansLendAtOnce,
     /// A lender believes a question that a later one has overtaken.
     LoansOldQuestion,
     /// A start that is given back right after it was used is lent at once.
     LoansStartAgain,
-    /// Where there are more nodes than places, who has one keeps it.
+    /// Where there are more nodes than places, a node with a place keeps it.
     LoansNoTurns,
     /// A borrower uses what was lent for as long as nobody answers.
     LoansForEver,

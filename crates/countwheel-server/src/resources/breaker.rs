@@ -595,7 +595,7 @@ mod tests {
         };
         let fail = |node: &Breakers| node.ended(&shop, breaker(), FAILING, || true, &clock);
         fail(&one);
-        // Failures are told of, and change nothing.
+        // A node tells the other of failures, and that changes nothing there.
         assert!(!tell(&one, &other));
         let health = other.health(&shop, false, &clock);
         assert_eq!((health.state, health.failures), (HealthState::Degraded, 1));
