@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 98] = [
+const KNOWN_NAMES: [&str; 99] = [
     "accept_loss",
     "adaptive",
     "allow",
@@ -313,6 +313,7 @@ const KNOWN_NAMES: [&str; 98] = [
     "pause_max",
     "payload_limit",
     "per_second",
+    "placement",
     "prefix",
     "preset",
     "priority",

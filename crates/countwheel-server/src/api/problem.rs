@@ -71,6 +71,7 @@ pub(crate) enum Code {
     NotEmpty,
     SecretKeyRequired,
     LeaseLost,
+    PlacementFixed,
     PushQueue,
     PullQueue,
 }
@@ -171,6 +172,7 @@ impl Code {
                 "No key for secrets",
             ),
             Self::LeaseLost => ("lease_lost", S::CONFLICT, "Lease lost"),
+            Self::PlacementFixed => ("placement_fixed", S::CONFLICT, "Placement is fixed"),
             Self::PushQueue => ("push_queue", S::CONFLICT, "Queue is pushed"),
             Self::PullQueue => ("pull_queue", S::UNPROCESSABLE_ENTITY, "Queue is pulled"),
         }

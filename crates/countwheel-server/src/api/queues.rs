@@ -28,7 +28,9 @@ use super::{App, answer, leases, recurrence, retry, stored};
 use crate::resources::ceilings::Ceilings;
 use crate::resources::cloudevents::{CloudEvents, check_source, check_type};
 use crate::resources::endpoint::{EndpointName, Rate};
-use crate::resources::queue::{KEEP_DEAD_MAX, Mode, PAYLOAD_MAX_BYTES, Queue, Retention};
+use crate::resources::queue::{
+    KEEP_DEAD_MAX, Mode, PAYLOAD_MAX_BYTES, Placement, Queue, Retention,
+};
 use crate::resources::statuses::Statuses;
 use crate::resources::{Entry, Resources, setting_of_queue};
 use crate::time::format_duration;
@@ -169,6 +171,8 @@ struct SettingsBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     mode: Option<Mode>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<Placement>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     overlap: Option<&'static str>,
@@ -202,6 +206,7 @@ impl SettingsBody {
             serial: queue.serial,
             priority: queue.priority,
             mode: (queue.mode == Mode::Pull).then_some(queue.mode),
+            placement: (queue.placement == Placement::One).then_some(queue.placement),
             lease: queue.lease.map(format_duration),
             overlap: queue.overlap.map(Overlap::as_str),
             retention: retention.map(|it| RetentionBody {
@@ -258,6 +263,10 @@ pub(super) async fn put(
     let condition = precondition(request.headers(), Honoured::Both)?;
     let body = json_body(&app, request).await?;
     let ceilings = app.catalogue().ceilings();
+    let asked = read(&body, &*app.resources().await?, ceilings);
+    if let Ok(asked) = &asked {
+        keep_placement(&app, &queue, asked.placement).await?;
+    }
     let make = |known: &Resources| Ok(Some(read(&body, known, ceilings)?.to_value()));
     let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
     let changed = stored::change(&app, &setting, condition, version, "queue", make).await?;
@@ -364,6 +373,7 @@ fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Pr
     let cloudevents = object.take("cloudevents");
     let (serial, priority) = (object.take("serial"), object.take("priority"));
     let (mode, lease) = (object.take("mode"), object.take("lease"));
+    let placement = object.take("placement");
     let (overlap, retention) = (object.take("overlap"), object.take("retention"));
     object.finish()?;
     let is_pulled = mode.as_ref().map_or(Ok(Mode::Push), read_mode)? == Mode::Pull;
@@ -399,10 +409,41 @@ fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Pr
         serial: serial.as_ref().map_or(Ok(false), Field::truth)?,
         priority: priority.as_ref().map(read_priority).transpose()?,
         mode: if is_pulled { Mode::Pull } else { Mode::Push },
+        placement: placement
+            .as_ref()
+            .map_or(Ok(Placement::Spread), read_placement)?,
         lease: lease.as_ref().map(leases::read_lease).transpose()?,
         overlap: overlap.as_ref().map(recurrence::read_overlap).transpose()?,
         retention: retention.transpose()?,
     })
+}
+
+fn read_placement(field: &Field<'_>) -> Result<Placement, Problem> {
+    match &*field.text()? {
+        "spread" => Ok(Placement::Spread),
+        "one" => Ok(Placement::One),
+        _ => Err(invalid(field, "a placement is \"one\" or \"spread\"")),
+    }
+}
+
+/// Refuses another placement of a queue that has timers: they would be elsewhere.
+async fn keep_placement(app: &App, queue: &QueueName, asked: Placement) -> Result<(), Problem> {
+    let known = app.look().await?;
+    let before = known.queue(queue).and_then(|entry| entry.what.as_deref());
+    let before = before.map_or(Placement::Spread, |queue| queue.placement);
+    if before == asked {
+        return Ok(());
+    }
+    let (queue, now) = (queue.clone(), app.clock.timestamp());
+    let counts = app.read(move |timers| counts(timers, &queue, now)).await?;
+    if counts.timers() == 0 {
+        return Ok(());
+    }
+    let detail = format!(
+        "the queue has {}, which are placed",
+        counted(counts.timers(), "timer")
+    );
+    Err(Problem::new(Code::PlacementFixed, detail).at("/placement"))
 }
 
 fn read_mode(field: &Field<'_>) -> Result<Mode, Problem> {

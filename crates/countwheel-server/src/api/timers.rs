@@ -35,7 +35,7 @@ use crate::job::{Extras, Job, Spread, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
 use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{EndpointName, Opened};
-use crate::resources::queue::Mode;
+use crate::resources::queue::{Mode, Placement};
 use crate::resources::route::check_path;
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 use crate::traced::TraceContext;
@@ -191,7 +191,7 @@ async fn read_known(
             if app.cluster().is_some()
                 && matches!(
                     problem.pointer(),
-                    Some("/target" | "/target/endpoint" | "/target/url" | "/serial_key")
+                    Some("/target" | "/target/endpoint" | "/target/url" | "/serial_key" | "/key")
                 ) =>
         {
             read_set(body, &here, &*app.look().await?, of)
@@ -237,6 +237,13 @@ fn read_set(
     object.finish()?;
     if is_pulled {
         fields.refuse_target()?;
+    }
+    if queue.is_some_and(|queue| queue.placement == Placement::One)
+        && key.is_some_and(|key| Shards::tag(key) != Some(Placement::ONE))
+    {
+        let detail =
+            "the queue is in one shard: its keys have the tag {one}, as {one}/order-42 has";
+        return Err(Problem::new(Code::InvalidSetting, detail).at("/key"));
     }
     let spread = spread.as_ref().map(|field| fields.spread(field, here.now));
     let spread = spread.transpose()?;

@@ -28,7 +28,7 @@ pub enum Queue {
 pub struct Put {
     /// The JSON of the settings, as the API takes it; - reads standard input
     #[arg(long, value_name = "FILE",
-          conflicts_with_all = ["endpoint", "timeout", "concurrency", "per_second", "burst", "payload_limit", "keep_done", "keep_dead", "overlap"])]
+          conflicts_with_all = ["endpoint", "timeout", "concurrency", "per_second", "burst", "payload_limit", "keep_done", "keep_dead", "overlap", "mode", "lease", "placement"])]
     file: Option<PathBuf>,
     /// Where its timers go that name no place
     #[arg(long, value_name = "NAME")]
@@ -57,6 +57,15 @@ pub struct Put {
     /// What becomes of a run of a recurring timer that comes due before the run before has ended
     #[arg(long, value_name = "RULE", value_parser = ["skip", "queue"])]
     overlap: Option<String>,
+    /// Whether its timers are delivered, or fetched by workers
+    #[arg(long, value_name = "MODE", value_parser = ["push", "pull"])]
+    mode: Option<String>,
+    /// How long a worker has a timer that does not say it: 1s to 12h
+    #[arg(long, value_name = "D", value_parser = duration, requires = "mode")]
+    lease: Option<Duration>,
+    /// Whether its timers are in one shard of a cluster, or spread
+    #[arg(long, value_name = "WHERE", value_parser = ["one", "spread"])]
+    placement: Option<String>,
     #[command(flatten)]
     change: Change,
     #[command(flatten)]
@@ -145,8 +154,17 @@ impl Put {
         if let Some(bytes) = self.payload_limit {
             body["payload_limit"] = bytes.into();
         }
-        if let Some(overlap) = &self.overlap {
-            body["overlap"] = json!(overlap);
+        for (name, text) in [
+            ("overlap", &self.overlap),
+            ("mode", &self.mode),
+            ("placement", &self.placement),
+        ] {
+            if let Some(text) = text {
+                body[name] = json!(text);
+            }
+        }
+        if let Some(lease) = self.lease {
+            body["lease"] = format_duration(lease).into();
         }
         for (name, keep) in [("done", self.keep_done), ("dead", self.keep_dead)] {
             if let Some(keep) = keep {

@@ -75,6 +75,26 @@ impl StoredRetention {
     }
 }
 
+/// In which shards of a cluster the timers of a queue are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Placement {
+    /// In any.
+    #[default]
+    Spread,
+    /// In one: that of the tag [`ONE`](Self::ONE).
+    One,
+}
+
+impl Placement {
+    /// The tag that the keys have of timers which are in one shard.
+    pub(crate) const ONE: &str = "one";
+
+    fn is_spread(&self) -> bool {
+        *self == Self::Spread
+    }
+}
+
 /// The settings of a queue as they were asked for.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Queue {
@@ -99,6 +119,7 @@ pub(crate) struct Queue {
     /// How urgent timers are that do not say it.
     pub(crate) priority: Option<u32>,
     pub(crate) mode: Mode,
+    pub(crate) placement: Placement,
     /// How long a lease is of a worker that does not say it.
     pub(crate) lease: Option<Duration>,
 }
@@ -124,6 +145,8 @@ struct Stored {
     priority: Option<u32>,
     #[serde(default, skip_serializing_if = "Mode::is_push")]
     mode: Mode,
+    #[serde(default, skip_serializing_if = "Placement::is_spread")]
+    placement: Placement,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     lease: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,6 +172,7 @@ impl Queue {
             serial: self.serial,
             priority: self.priority,
             mode: self.mode,
+            placement: self.placement,
             lease: self.lease.map(format_duration),
             overlap: self.overlap.map(|overlap| overlap.as_str().to_owned()),
             retention: self.retention.map(StoredRetention::of),
@@ -179,6 +203,7 @@ impl Queue {
             serial: stored.serial,
             priority: stored.priority,
             mode: stored.mode,
+            placement: stored.placement,
             lease: read_span(stored.lease.as_deref())?,
             overlap: overlap.map_or(Some(None), |overlap| overlap.map(Some))?,
             retention: retention.map_or(Some(None), |retention| retention.map(Some))?,
@@ -219,6 +244,7 @@ mod tests {
                 kind: "com.example.order.due".to_owned(),
             }),
             mode: Mode::Pull,
+            placement: Placement::One,
             lease: Some(Duration::from_secs(9)),
         };
         let fire = Queue {

@@ -225,6 +225,16 @@ fn deliveries_at_one_time_share_one_connection() {
         .expect(201);
     let Seen { head, body, .. } = next(&seen);
     assert!(body.is_empty() && head.headers["content-length"] == "0");
+    // The test of an endpoint leaves as its deliveries do.
+    let tested = client
+        .send("POST", "/v1/endpoints/shop:test", &[], b"")
+        .expect(200);
+    assert_eq!(tested["attempt"]["detail"], "200");
+    let Seen {
+        head, connection, ..
+    } = next(&seen);
+    assert_eq!((head.version, connection), (Version::HTTP_2, 0));
+    assert_eq!(head.headers["timer-test"], "1");
 }
 
 #[test]

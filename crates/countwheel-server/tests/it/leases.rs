@@ -379,3 +379,26 @@ fn one_call_takes_from_each_of_its_queues() {
     assert_eq!(few.count(), 1, "{leases}");
     assert!(leases.as_array().unwrap().len() >= 5, "{leases}");
 }
+
+#[test]
+fn the_placement_of_a_queue_is_fixed_while_it_has_timers() {
+    let (_directory, _server, mut client) = start();
+    pulled(&mut client, JOBS, &json!({"placement": "one"}));
+    assert_eq!(client.get(JOBS).expect(200)["placement"], "one");
+    // Without shards, no key needs a tag.
+    set(&mut client, "k", &json!({"in": "1h"}));
+    let other = client.json("PUT", JOBS, r#"{"mode": "pull"}"#);
+    assert_eq!(other.problem(), (409, "placement_fixed".to_owned()));
+    pulled(
+        &mut client,
+        JOBS,
+        &json!({"placement": "one", "lease": "9s"}),
+    );
+    let bad = client.json("PUT", JOBS, r#"{"mode": "pull", "placement": "two"}"#);
+    assert_eq!(bad.problem(), (422, "invalid_setting".to_owned()));
+    client
+        .send("DELETE", &format!("{JOBS}/timers/k"), &[], b"")
+        .expect(200);
+    let other = client.json("PUT", JOBS, r#"{"mode": "pull"}"#);
+    assert_eq!(other.status, 200, "{other:?}");
+}

@@ -10,6 +10,8 @@ use crate::support::{Answer, Client, Directory, PATIENCE, Server, program, wait_
 
 const SHOP: &str = "/v1/endpoints/shop";
 const TIMER: &str = "/v1/queues/orders/timers/k";
+/// When an attempt looks again at a place where none is made, in microseconds, and a bit less.
+const LOOK: u64 = 4_900_000;
 
 fn start_with(arguments: &[&str]) -> (Directory, Server, Client) {
     let directory = Directory::new();
@@ -81,6 +83,13 @@ fn tested(client: &mut Client) -> (Value, Value) {
     (attempt["result"].clone(), attempt["detail"].clone())
 }
 
+/// How long after its deadline the first attempt was made, in microseconds: held, or late.
+fn waited(timer: &Value) -> u64 {
+    let first = &timer["attempts"][0];
+    let spans = ["held_us", "late_us"].map(|name| first[name].as_u64().unwrap());
+    spans.iter().sum()
+}
+
 /// A target that keeps its connections. Its port, and a sign of each connection.
 fn keeping() -> (u16, Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -136,6 +145,7 @@ fn an_endpoint_narrows_where_its_deliveries_go_at_once_and_for_kept_connections_
         if is_open {
             let done = wait_for_state(&mut client, TIMER, "done");
             assert_eq!(done["attempts"].as_array().map(Vec::len), Some(1));
+            assert!(waited(&done) < LOOK, "{done}");
         } else {
             assert_eq!(held_by(&mut client), outside, "{allow}");
             let unreachable = (json!("failed"), json!("target unreachable"));
@@ -144,7 +154,8 @@ fn an_endpoint_narrows_where_its_deliveries_go_at_once_and_for_kept_connections_
             let once = json!({"in": 0, "target": {"url": url}}).to_string();
             let other = "/v1/queues/others/timers/k";
             client.json("PUT", other, &once);
-            wait_for_state(&mut client, other, "done");
+            let done = wait_for_state(&mut client, other, "done");
+            assert!(waited(&done) < LOOK, "{done}");
         }
         is_held = !is_open;
         (0..5).for_each(|_| crate::support::pause());
