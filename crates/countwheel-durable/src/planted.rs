@@ -102,7 +102,7 @@ bugs! {
     LostUncounted,
     /// The end of a lease is not looked for.
     LeaseNeverEnds,
-    /// Whoever has the token of an earlier attempt settles the one that is leased now.
+    /// A worker with the token of an earlier attempt settles the one that is leased now.
     OldTokenCounts,
     /// An attempt that was given back before anybody began counts as one.
     ReleaseCounts,

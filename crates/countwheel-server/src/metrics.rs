@@ -257,6 +257,22 @@ impl Collector for Engine {
                 "Attempts that the end of a process cut off",
                 stats.interrupted,
             ),
+            ("leases_granted", "Attempts that were leased", stats.leases),
+            (
+                "leases_extended",
+                "Times a lease was extended",
+                stats.leases_extended,
+            ),
+            (
+                "leases_lost",
+                "Leases that ended without an outcome",
+                stats.leases_lost,
+            ),
+            (
+                "leases_released",
+                "Leases that were given back before anybody began",
+                stats.leases_released,
+            ),
             (
                 "outcomes_outdated",
                 "Outcomes of timers removed or replaced meanwhile",
@@ -360,6 +376,11 @@ impl Collector for Engine {
                 "attempts_in_flight",
                 "Attempts that run now",
                 stats.in_flight as u64,
+            ),
+            (
+                "leases",
+                "Attempts that are leased now, of the leases granted since the start",
+                stats.leased as u64,
             ),
             (
                 "suspects",
