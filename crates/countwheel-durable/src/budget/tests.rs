@@ -254,7 +254,7 @@ impl Flows for Part {
     }
 }
 
-const FILL: std::time::Duration = std::time::Duration::from_secs(4);
+const FILL: Duration = Duration::from_secs(4);
 
 #[test]
 fn another_part_of_a_rate_begins_no_burst_and_what_was_used_is_told() {
@@ -268,7 +268,7 @@ fn another_part_of_a_rate_begins_no_burst_and_what_was_used_is_told() {
     let part = Part(AtomicU64::new(2));
     let zero = Timestamp::from_micros(1_000_000_000);
     places.count_from(zero);
-    let second = std::time::Duration::from_secs(1);
+    let second = Duration::from_secs(1);
     let take = |seconds: u32| {
         let flows = std::slice::from_ref(&flow);
         places.take(&queue, flows, Some(&part), zero + second * seconds)
