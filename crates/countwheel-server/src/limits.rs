@@ -12,7 +12,8 @@ use crate::{answered, deliver, pool, pull, traced};
 const PAGE: &str = include_str!("../../../docs/limits.md");
 
 /// Rows in words, and those whose number is private to another crate, which its own tests hold.
-const IN_WORDS: [&str; 4] = [
+const IN_WORDS: [&str; 5] = [
+    "answer of a proxy to `CONNECT`",
     "attempts that run for one endpoint, or one host and port",
     "spans of time for which a run and those before it were held",
     "how long a dead timer is kept",
@@ -29,8 +30,17 @@ fn constants() -> Vec<(&'static str, Vec<u64>)> {
             vec![bytes(deliver::ANSWER_MAX_BYTES)],
         ),
         (
-            "everything that a target sends for one attempt",
+            "everything that a target sends for one attempt over HTTP/1.1, and a head over HTTP/2",
             vec![bytes(pool::READ_MAX_BYTES)],
+        ),
+        ("headers of an answer", vec![bytes(pool::HEADERS_MAX)]),
+        (
+            "everything that a target sends on a connection of HTTP/2",
+            vec![bytes(pool::READ_MAX_BYTES), bytes(pool::READ_MAX_BYTES)],
+        ),
+        (
+            "attempts that share a connection of HTTP/2",
+            vec![bytes(pool::STREAMS_MAX)],
         ),
         (
             "`Retry-After` that is honoured",

@@ -40,6 +40,8 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use self::many::Many;
+#[cfg(test)]
+pub(crate) use self::many::STREAMS_MAX;
 use crate::answered::Times;
 use crate::egress::EgressProxy;
 use crate::guard::{Targets, port_of_url};
@@ -61,7 +63,7 @@ pub(crate) const READ_MAX_BYTES: usize = 256 << 10;
 pub(crate) struct AnswerTooLong;
 
 /// How many headers an answer may have.
-const HEADERS_MAX: usize = 256;
+pub(crate) const HEADERS_MAX: usize = 256;
 
 /// An answer has more headers than are read.
 #[derive(Clone, Copy, Debug, thiserror::Error)]

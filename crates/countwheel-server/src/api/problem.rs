@@ -428,8 +428,12 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 42] = [
+    const ALL: [Code; 46] = [
         Code::Malformed,
+        Code::LeaseLost,
+        Code::PlacementFixed,
+        Code::PushQueue,
+        Code::PullQueue,
         Code::InvalidKey,
         Code::InvalidQueue,
         Code::Unauthorized,

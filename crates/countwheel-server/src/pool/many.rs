@@ -20,7 +20,7 @@ use tokio::task::AbortHandle;
 use super::{AnswerTooLong, BoxError, HEADERS_MAX, Metered, READ_MAX_BYTES, TooManyHeaders};
 
 /// How many requests share a connection, if its other end takes as many.
-const STREAMS_MAX: usize = 100;
+pub(crate) const STREAMS_MAX: usize = 100;
 /// So many bytes of a body may come that nobody has read. One that is read no further takes no room of the others: the
 /// connection has as much for each.
 const WINDOW_BYTES: u32 = 64 << 10;
