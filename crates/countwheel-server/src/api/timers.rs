@@ -235,9 +235,6 @@ fn read_set(
         return Err(object.missing("target"));
     }
     object.finish()?;
-    if is_pulled {
-        fields.refuse_target()?;
-    }
     if queue.is_some_and(|queue| queue.placement == Placement::One)
         && key.is_some_and(|key| Shards::tag(key) != Some(Placement::ONE))
     {
@@ -257,8 +254,11 @@ fn read_set(
     let adaptive = adaptive.as_ref();
     let adaptive = adaptive.map(|field| recurrence::read_adaptive(field, recurrence));
     let adaptive = adaptive.transpose()?;
-    let target = fields.target(here.targets, of_queue.is_some())?;
+    let target = fields.target(here.targets, of_queue.is_some() || is_pulled)?;
     let target = target.unwrap_or_default();
+    if is_pulled {
+        fields.refuse_place(&target)?;
+    }
     fields.check_method(&target.method)?;
     let endpoint = fields.endpoint(&target, known, of_queue)?;
     let (content_type, body) = match fields.content()? {
@@ -462,13 +462,19 @@ impl<'a> SetFields<'a> {
         Ok(Spread { within, drawn })
     }
 
-    /// Refuses a target: workers fetch the timers of this queue.
-    fn refuse_target(&self) -> Result<(), Problem> {
-        let Some(target) = &self.target else {
+    /// Refuses a target with more than headers: workers fetch the timers of this queue.
+    fn refuse_place(&self, target: &Target) -> Result<(), Problem> {
+        let headers = target.headers.clone();
+        let has_only_headers = *target
+            == Target {
+                headers,
+                ..Target::default()
+            };
+        let Some(field) = self.target.as_ref().filter(|_| !has_only_headers) else {
             return Ok(());
         };
-        let detail = "the queue is pulled: workers fetch its timers, which have no target";
-        Err(Problem::new(Code::PullQueue, detail).at(target.pointer()))
+        let detail = "the queue is pulled: a target of its timers has headers alone";
+        Err(Problem::new(Code::PullQueue, detail).at(field.pointer()))
     }
 
     /// Refuses a body that the method of the target does not carry.

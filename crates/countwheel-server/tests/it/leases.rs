@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Directory, Server, wait_for_state};
+use crate::support::{Answer, Client, Directory, Server, program, wait_for_state};
 
 const JOBS: &str = "/v1/queues/jobs";
 
@@ -401,4 +401,33 @@ fn the_placement_of_a_queue_is_fixed_while_it_has_timers() {
         .expect(200);
     let other = client.json("PUT", JOBS, r#"{"mode": "pull"}"#);
     assert_eq!(other.status, 200, "{other:?}");
+}
+
+#[test]
+fn a_leased_timer_is_exported_and_imported_as_one_that_is_delivered() {
+    let (_directory, server, mut client) = start();
+    let timer = json!({"in": 0, "target": {"headers": {"x-a": "7"}}, "body": "b"});
+    set(&mut client, "k", &timer);
+    let leased = lease(&mut client, &json!({"wait": "5s"})).remove(0);
+    assert_eq!(leased["headers"]["x-a"], "7");
+    let url = format!("http://{}", server.address);
+    let export = program().args(["export", "--server", &url]).output();
+    let lines = export.unwrap().stdout;
+    let text = String::from_utf8(lines.clone()).unwrap();
+    assert!(text.contains(r#""state":"delivering""#), "{text}");
+    let (_other, fresh, mut to) = start();
+    let file = Directory::new();
+    std::fs::create_dir_all(&file.0).unwrap();
+    let path = file.0.join("timers");
+    std::fs::write(&path, &lines).unwrap();
+    let url = format!("http://{}", fresh.address);
+    let mut import = program();
+    let import = import
+        .args(["import", "--server", &url])
+        .arg(&path)
+        .output();
+    let import = import.unwrap();
+    assert!(import.status.success(), "{import:?}");
+    let again = lease(&mut to, &json!({"wait": "5s"})).remove(0);
+    assert_eq!(again["headers"], leased["headers"]);
 }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::api::json::{self, Field, Object};
 use crate::api::problem::Problem;
+use crate::api::timers::LEASED;
 use crate::time::{format_time, parse_time};
 
 /// What the first line says.
@@ -241,7 +242,11 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
     let line = Written {
         queue: shown.queue,
         key: shown.key,
-        state: shown.state,
+        // A lease is not moved: whoever held it is told that it is lost.
+        state: match &*shown.state {
+            LEASED => StateKind::Delivering.to_string(),
+            _ => shown.state,
+        },
         at,
         schedule,
         missed: shown.missed,
