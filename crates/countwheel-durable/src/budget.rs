@@ -598,12 +598,17 @@ impl Places {
         rules: Option<&dyn Flows>,
         now: Timestamp,
     ) -> Result<Duration, Lacking> {
+        let now = if planted!(LeaseRateByLine) {
+            now
+        } else {
+            self.since_zero(now)
+        };
         let (mut state, limits) = self.with_limits(flows, rules);
         let spare = state.spare(&self.budget.0);
         for (at, (flow, limits)) in flows.iter().zip(&limits).enumerate() {
             let may = state.flows.may(self.id, flow, *limits, now, spare);
             if may != May::Now {
-                return Err(Lacking::Flow(at, may));
+                return Err(Lacking::Flow(at, self.on_line(may)));
             }
         }
         let granted = flows.first().zip(rules);

@@ -202,6 +202,7 @@ impl Engine {
         let settings = store.settings(SettingsVersion::default())?;
         scheduler.knows(Arc::new(settings.unwrap_or_default()));
         scheduler.read_ahead(&*store)?;
+        scheduler.find_leases(&*store)?;
         let settings = Arc::new(Mutex::new(Arc::clone(scheduler.settings())));
         let settings_due = notes.origin().now(&*clock).boot + SETTINGS_PAUSE;
         let noticed = Arc::clone(scheduler.noticed());

@@ -106,6 +106,10 @@ bugs! {
     OldTokenCounts,
     /// An attempt that was given back before anybody began counts as one.
     ReleaseCounts,
+    /// The rates of leased attempts go by the time line of their scheduler, and others by the boot clock.
+    LeaseRateByLine,
+    /// The leases of the scheduler before have no room in the limits of their flows.
+    LeasesForgotten,
     /// An extended lease ends when it would have.
     ExtendForgotten,
     /// An attempt that was not made has used up its number.

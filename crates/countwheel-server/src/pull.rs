@@ -15,6 +15,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use crate::bodies::Share;
+
 /// What the name of a flow of leases begins with.
 pub(crate) const PULL: &str = "pull ";
 /// The most leases of one call.
@@ -35,7 +37,7 @@ pub(crate) const QUEUES_MAX: usize = 64;
 /// A call that has something waits so long for more, each time that something comes.
 const LINGER: Duration = Duration::from_millis(4);
 /// A call that does not wait looks for so long.
-const GLANCE: Duration = Duration::from_millis(50);
+const GLANCE: Duration = Duration::from_millis(100);
 /// An attempt that nobody asks for is given back after so long.
 const READY_FOR: Duration = Duration::from_millis(500);
 /// A call that waits asks anew so often: what it asked for may have been used up by a commit that failed.
@@ -69,6 +71,16 @@ impl Wanted {
     }
 }
 
+/// What a call has got.
+#[derive(Debug, Default)]
+pub(crate) struct Leased {
+    pub(crate) attempts: Vec<Attempt>,
+    /// There was no memory for more.
+    pub(crate) is_refused: bool,
+    /// The memory for the bodies.
+    pub(crate) share: Option<Share>,
+}
+
 /// See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Desk {
@@ -77,6 +89,8 @@ pub(crate) struct Desk {
 
 #[derive(Debug, Default)]
 struct State {
+    /// The service stops: no call waits any more.
+    is_closed: bool,
     next: u64,
     calls: BTreeMap<u64, Call>,
     queues: BTreeMap<QueueName, OfQueue>,
@@ -90,8 +104,32 @@ struct Call {
     room: u32,
     bytes: usize,
     got: Vec<Attempt>,
+    /// Its part of the memory for bodies.
+    share: Share,
+    /// There was no memory for the next.
+    is_refused: bool,
     worker: Option<Arc<str>>,
     wake: Arc<Notify>,
+}
+
+impl Call {
+    /// Takes an attempt, or returns it if there is no room or memory for it.
+    fn take(&mut self, attempt: Attempt, workers: &mut Workers) -> Option<Attempt> {
+        let bytes = attempt.payload.len();
+        let fits = self.got.is_empty() || self.bytes + bytes <= LEASED_MAX_BYTES;
+        if self.room == 0 || self.is_refused || !fits {
+            return Some(attempt);
+        }
+        if !self.share.take(bytes) {
+            self.is_refused = true;
+            return Some(attempt);
+        }
+        self.room -= 1;
+        self.bytes += bytes;
+        workers.note(&attempt, self.worker.as_ref());
+        self.got.push(attempt);
+        None
+    }
 }
 
 #[derive(Debug, Default)]
@@ -123,20 +161,22 @@ struct Workers {
 }
 
 impl Workers {
-    fn note(&mut self, name: TimerName, token: LeaseToken, worker: Arc<str>) {
+    fn note(&mut self, attempt: &Attempt, worker: Option<&Arc<str>>) {
+        let (name, token) = (attempt.name.clone(), attempt.lease_token());
+        let Some(worker) = worker else {
+            self.of.remove(&name);
+            return;
+        };
         while self.order.len() >= WORKERS_MAX
             && let Some((oldest, token)) = self.order.pop_front()
         {
-            if self
-                .of
-                .get(&oldest)
-                .is_some_and(|(known, _)| *known == token)
-            {
+            let is_same = |(known, _): &(LeaseToken, Arc<str>)| *known == token;
+            if self.of.get(&oldest).is_some_and(is_same) {
                 self.of.remove(&oldest);
             }
         }
         self.order.push_back((name.clone(), token));
-        self.of.insert(name, (token, worker));
+        self.of.insert(name, (token, Arc::clone(worker)));
     }
 }
 
@@ -187,38 +227,37 @@ impl Desk {
         let of_queue = queues.entry(queue.clone()).or_default();
         let bytes = attempt.payload.len();
         of_queue.body = Some(of_queue.body.map_or(bytes, |known| (7 * known + bytes) / 8));
+        let mut left = attempt;
         for asked in &mut of_queue.asked {
-            let Some(call) = calls.get_mut(&asked.call) else {
+            let Some(call) = calls.get_mut(&asked.call).filter(|_| asked.leases > 0) else {
                 continue;
             };
-            let fits = call.got.is_empty() || call.bytes + bytes <= LEASED_MAX_BYTES;
-            if !fits {
+            let back = call.take(left, workers);
+            call.wake.notify_one();
+            if back.is_some() || call.bytes >= LEASED_MAX_BYTES {
                 // Nothing more is granted for it: a body was longer than those before.
                 asked.open = 0;
             }
-            if asked.leases == 0 || call.room == 0 || !fits {
-                continue;
+            match back {
+                None => {
+                    asked.leases -= 1;
+                    return;
+                }
+                Some(back) => left = back,
             }
-            asked.leases -= 1;
-            call.room -= 1;
-            call.bytes += bytes;
-            if let Some(worker) = &call.worker {
-                workers.note(
-                    attempt.name.clone(),
-                    attempt.lease_token(),
-                    Arc::clone(worker),
-                );
-            }
-            call.got.push(attempt);
-            call.wake.notify_one();
-            if call.bytes >= LEASED_MAX_BYTES {
-                asked.open = 0;
-            }
-            return;
         }
-        of_queue.ready.push_back((Instant::now(), attempt));
+        of_queue.ready.push_back((Instant::now(), left));
         if !std::mem::replace(&mut of_queue.is_watched, true) {
             runtime.spawn(Arc::clone(self).give_back_stale(queue));
+        }
+    }
+
+    /// The service stops: the calls that wait answer with what they have, and later ones do not wait.
+    pub(crate) fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        for call in state.calls.values() {
+            call.wake.notify_one();
         }
     }
 
@@ -251,9 +290,14 @@ impl Desk {
     }
 
     /// Leases timers that are due, and waits for some if none is. Each is of one of the queues that are wanted.
-    pub(crate) async fn lease(self: &Arc<Self>, timers: &Timers, wanted: &Wanted) -> Vec<Attempt> {
+    pub(crate) async fn lease(
+        self: &Arc<Self>,
+        timers: &Timers,
+        wanted: &Wanted,
+        share: Share,
+    ) -> Leased {
         let begun = Instant::now();
-        let (number, wake) = self.begin(wanted);
+        let (number, wake) = self.begin(wanted, share);
         // Takes back what is asked for, however this ends.
         let mut waiting = Waiting {
             desk: Arc::clone(self),
@@ -289,7 +333,7 @@ impl Desk {
             // Woken, or not: what has come is looked at.
             drop(timeout_at(until.min(asks_again), wake.notified()).await);
         }
-        waiting.end()
+        waiting.end().unwrap_or_default()
     }
 
     fn wake_engines(&self, timers: &Timers, queues: &[QueueName]) {
@@ -299,7 +343,7 @@ impl Desk {
     }
 
     /// Begins a call, with what is ready.
-    fn begin(&self, wanted: &Wanted) -> (u64, Arc<Notify>) {
+    fn begin(&self, wanted: &Wanted, share: Share) -> (u64, Arc<Notify>) {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
@@ -308,6 +352,8 @@ impl Desk {
             room: wanted.max,
             bytes: 0,
             got: Vec::new(),
+            share,
+            is_refused: false,
             worker: wanted.worker.clone(),
             wake: Arc::clone(&wake),
         };
@@ -315,30 +361,19 @@ impl Desk {
             queues, workers, ..
         } = &mut *state;
         // In turns, so that no queue of the call is served last each time.
-        let mut left = true;
-        while left {
-            left = false;
+        let mut goes_on = true;
+        while goes_on {
+            goes_on = false;
             for queue in &wanted.queues {
                 let Some(of_queue) = queues.get_mut(queue) else {
                     continue;
                 };
-                let Some((_, next)) = of_queue.ready.front() else {
+                let Some((since, next)) = of_queue.ready.pop_front() else {
                     continue;
                 };
-                let bytes = next.payload.len();
-                let fits = call.got.is_empty() || call.bytes + bytes <= LEASED_MAX_BYTES;
-                if call.room == 0 || !fits {
-                    continue;
-                }
-                if let Some((_, attempt)) = of_queue.ready.pop_front() {
-                    call.room -= 1;
-                    call.bytes += bytes;
-                    if let Some(worker) = &call.worker {
-                        let (name, token) = (attempt.name.clone(), attempt.lease_token());
-                        workers.note(name, token, Arc::clone(worker));
-                    }
-                    call.got.push(attempt);
-                    left = true;
+                match call.take(next, workers) {
+                    None => goes_on = true,
+                    Some(next) => of_queue.ready.push_front((since, next)),
                 }
             }
         }
@@ -353,8 +388,8 @@ impl Desk {
         let Some(call) = state.calls.get(&number) else {
             return (0, true);
         };
-        let is_full = call.room == 0 || call.bytes >= LEASED_MAX_BYTES;
-        (call.got.len(), is_full)
+        let is_full = call.room == 0 || call.bytes >= LEASED_MAX_BYTES || call.is_refused;
+        (call.got.len(), is_full || state.is_closed)
     }
 
     /// Asks for more, now that it is known how long bodies are.
@@ -374,7 +409,7 @@ impl Desk {
     }
 
     /// Ends a call. What it has got is its own.
-    fn end(&self, number: u64, queues: &[QueueName]) -> Vec<Attempt> {
+    fn end(&self, number: u64, queues: &[QueueName]) -> Option<Leased> {
         let mut state = self.state.lock();
         for queue in queues {
             let Some(of_queue) = state.queues.get_mut(queue) else {
@@ -385,8 +420,12 @@ impl Desk {
                 state.queues.remove(queue);
             }
         }
-        let call = state.calls.remove(&number);
-        call.map_or_else(Vec::new, |call| call.got)
+        let call = state.calls.remove(&number)?;
+        Some(Leased {
+            attempts: call.got,
+            is_refused: call.is_refused,
+            share: Some(call.share),
+        })
     }
 }
 
@@ -430,7 +469,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn end(&mut self) -> Vec<Attempt> {
+    fn end(&mut self) -> Option<Leased> {
         self.is_over = true;
         self.desk.end(self.number, &self.queues)
     }
@@ -439,8 +478,10 @@ impl Waiting {
 impl Drop for Waiting {
     /// The caller has gone: what was leased for it is given back.
     fn drop(&mut self) {
-        if !self.is_over {
-            self.end().iter().for_each(release);
+        if !self.is_over
+            && let Some(leased) = self.end()
+        {
+            leased.attempts.iter().for_each(release);
         }
     }
 }

@@ -702,7 +702,8 @@ impl Service {
         let tester = handler.clone();
         let flows = DeliveryLimits::new(Arc::clone(&catalogue), self.targets.clone());
         let flows = Arc::new(flows.proxied(self.egress_proxy.is_some()));
-        let handler = handler.at_desk(flows.desk());
+        let desk = Arc::clone(flows.desk());
+        let handler = handler.at_desk(&desk);
         let limits = Config {
             max_in_flight: budget.attempts,
             flows: Some(Arc::<DeliveryLimits>::clone(&flows)),
@@ -902,6 +903,7 @@ impl Service {
                 tracing::error!(%cause, "stopping: open the store again to go on");
             }
         }
+        desk.close();
         let grace = self.grace;
         let stopping = timers.clone();
         let stopped = tokio::task::spawn_blocking(move || match joined {

@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, Budget, Config, Due, Effect, Engine, Event, Flow, FlowLimits, Flows, Key, LeaseToken,
-    Outcome, Precondition, QueueName, Record, Request, Response, RetryPolicy, Route, SetOptions,
-    State, Ticket, TimerError, TimerId, TimerName, Verdict,
+    Attempt, Budget, Config, Due, Effect, Engine, Event, Flow, FlowLimits, FlowRate, Flows, Key,
+    LeaseToken, Outcome, Precondition, QueueName, Record, Request, Response, RetryPolicy, Route,
+    SetOptions, State, Ticket, TimerError, TimerId, TimerName, Verdict,
 };
-use countwheel_time::{Clock, ManualClock, Timestamp};
+use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 use parking_lot::Mutex;
 
 use crate::failure::{Failure, Log};
@@ -205,8 +205,6 @@ struct Lease {
     token: LeaseToken,
     until: Timestamp,
     flows: Vec<Flow>,
-    /// Granted by the engine that is open now.
-    is_counted: bool,
 }
 
 struct World {
@@ -225,6 +223,8 @@ struct World {
     attempts: BTreeMap<TimerId, u32>,
     /// Those that were given back: since when they wait is not known.
     released: BTreeSet<TimerName>,
+    /// The virtual scheduling time of each rate, by the boot clock.
+    rates: BTreeMap<Flow, Instant>,
     pulled: u8,
     flows: u8,
     keys: u64,
@@ -263,6 +263,7 @@ impl World {
             highest: BTreeMap::new(),
             attempts: BTreeMap::new(),
             released: BTreeSet::new(),
+            rates: BTreeMap::new(),
             pulled: u8::try_from(random.between(1, 2)).unwrap_or(1),
             flows: u8::try_from(random.between(1, 3)).unwrap_or(1),
             keys: random.between(5, 40),
@@ -282,8 +283,14 @@ impl World {
         }
         for number in 0..world.flows {
             let at_once = u32::try_from(world.random.between(1, 4)).ok();
+            let rate = world.random.one_in(3).then(|| {
+                let starts = u32::try_from(world.random.between(1, 50)).unwrap_or(1);
+                let burst = u32::try_from(world.random.between(1, 5)).unwrap_or(1);
+                FlowRate::new(starts, Duration::from_secs(1), burst)
+            });
             let limits = FlowLimits {
                 at_once: at_once.filter(|_| !world.random.one_in(3)),
+                rate,
                 ..FlowLimits::default()
             };
             let flow = Flow::new(format!("flow-{number}"));
@@ -585,10 +592,8 @@ impl World {
         self.report.ends += 1;
         let shards = self.all.len();
         self.all.clear();
+        self.rates.clear();
         self.budget = Budget::new(&self.config);
-        for lease in self.leases.values_mut() {
-            lease.is_counted = false;
-        }
         self.open(shards);
     }
 
@@ -721,6 +726,13 @@ impl World {
                 return Err(format!("{name} is leased, and {refusal}"));
             }
         }
+        for flow in &flows {
+            let limits = self.rules.limits.lock().get(flow).copied();
+            if let Some(rate) = limits.and_then(|limits| limits.rate) {
+                let next = self.rates.entry(flow.clone()).or_insert(Instant::ZERO);
+                *next = (*next).max(self.clock.boot()) + rate.interval();
+            }
+        }
         self.highest.insert(name.clone(), token);
         let lease = Lease {
             shard,
@@ -728,18 +740,25 @@ impl World {
             token,
             until,
             flows,
-            is_counted: true,
         };
         self.leases.insert(name, lease);
         Ok(())
     }
 
     fn refusal(&self, flow: &Flow) -> Option<String> {
-        let most = self.rules.limits.lock().get(flow)?.at_once?;
+        let limits = self.rules.limits.lock().get(flow).copied()?;
         let held = self.leases.values();
-        let held = held.filter(|lease| lease.is_counted && lease.flows.contains(flow));
-        let held = held.count();
-        (held >= most as usize).then(|| format!("{flow} has {held} leases of {most}"))
+        let held = held.filter(|lease| lease.flows.contains(flow)).count();
+        if limits.at_once.is_some_and(|most| held >= most as usize) {
+            return Some(format!("{flow} has {held} leases of {limits:?}"));
+        }
+        let next = self.rates.get(flow).copied().unwrap_or(Instant::ZERO);
+        let allowed = limits.rate.map(|rate| {
+            let burst = rate.interval() * (rate.burst() - 1);
+            Instant::ZERO + next.saturating_since(Instant::ZERO).saturating_sub(burst)
+        });
+        let is_early = allowed.is_some_and(|allowed| allowed > self.clock.boot());
+        is_early.then(|| format!("{flow} starts again at {allowed:?}"))
     }
 
     /// Nothing waits that somebody asks for and whose flows have room.

@@ -230,6 +230,8 @@ pub fn stage(bug: PlantedBug) -> &'static str {
         "OldTokenCounts",
         "ExtendForgotten",
         "ReleaseCounts",
+        "LeasesForgotten",
+        "LeaseRateByLine",
     ];
     if of_leases.contains(&&*name) {
         return "leases";

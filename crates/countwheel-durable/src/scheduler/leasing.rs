@@ -1,14 +1,18 @@
 //! The scheduler's handling of leased attempts: how they are settled, extended and lost.
 
 use super::{Scheduler, end_attempt, policy};
+use crate::StateKind;
 use crate::draft::Draft;
 use crate::planted::planted;
-use crate::store::DueEntry;
+use crate::store::{DueEntry, Filter, Store, StoreError};
 use crate::{
     AttemptResult, DeadReason, Due, DueClock, Extended, LeaseToken, Outcome, Record, Settled,
     State, TimerError, TimerName, Verdict,
 };
 use std::time::Duration;
+
+/// How many records one look for leases reads at the most.
+const LEASES_PAGE: usize = 256;
 
 impl Scheduler {
     /// Ends a leased attempt with its outcome.
@@ -26,8 +30,11 @@ impl Scheduler {
         if is_repeated {
             return Ok(settled(record));
         }
-        let record = Box::new(leased(record, token)?.clone());
+        let mut record = Box::new(leased(record, token)?.clone());
         self.forget(&record);
+        if let Some(attempt) = record.attempts.last() {
+            record.due = attempt.due;
+        }
         let record = self.conclude(record, outcome, &[], self.now.wall);
         let settled = settled(&record);
         self.write(draft, record);
@@ -54,6 +61,39 @@ impl Scheduler {
         draft.write(record);
         self.stats.leases_extended += 1;
         Ok(Extended { until })
+    }
+
+    /// Finds the leases of the scheduler that had the shard before: they have room in their flows as long as they last.
+    pub(crate) fn find_leases(&mut self, store: &dyn Store) -> Result<(), StoreError> {
+        if self.config.flows.is_none() || planted!(LeasesForgotten) {
+            return Ok(());
+        }
+        let shard = self.ownership.lease.shard;
+        for counts in store.counts(shard)? {
+            if counts.of(StateKind::Delivering) == 0 {
+                continue;
+            }
+            let mut filter = Filter {
+                state: Some(StateKind::Delivering),
+                limit: LEASES_PAGE,
+                ..Filter::queue(counts.queue)
+            };
+            loop {
+                let page = match store.list(shard, &filter) {
+                    Err(error) if error.is_unreadable() => break,
+                    page => page?,
+                };
+                for record in &page.records {
+                    if record.leased_until().is_some() {
+                        let flows = self.route(record).all_flows();
+                        self.leases.put_back(record.revision, flows);
+                    }
+                }
+                let Some(next) = page.next else { break };
+                filter.after = Some(next);
+            }
+        }
+        Ok(())
     }
 
     /// Takes a leased attempt back that nobody has begun.

@@ -1,11 +1,14 @@
 //! Work that is fetched: `POST /v1/queues/{queue}:lease`, `/v1/leases`, and `:ack`, `:nack` and `:extend` of leases.
 
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Request, StatusCode};
+use axum::http::{HeaderValue, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -14,6 +17,7 @@ use countwheel_durable::{
     StateKind, TimerError, TimerName, Verdict,
 };
 use countwheel_time::Timestamp;
+use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use serde::Serialize;
 
 use super::endpoints::invalid;
@@ -21,14 +25,18 @@ use super::json::{self, Field, Object};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, json_body, optional_json_body, precondition};
 use super::{App, answer, retry};
+use crate::bodies::Share;
+use crate::callers::Caller;
 use crate::job::Job;
-use crate::pull::{LEASE_MAX, LEASE_MIN, LEASES_MAX, QUEUES_MAX, WAIT_MAX, Wanted};
+use crate::pull::{self, LEASE_MAX, LEASE_MIN, LEASES_MAX, Leased, QUEUES_MAX, WAIT_MAX, Wanted};
 use crate::resources::Resources;
 use crate::time::format_time;
 use crate::traced;
 
 /// How many leases one call settles or extends at the most.
 const ITEMS_MAX: usize = 1_000;
+/// How much of an answer is handed over at a time, in bytes.
+const PIECE: usize = 64 << 10;
 /// How long the name of a worker is at the most, in bytes.
 const WORKER_MAX_BYTES: usize = 128;
 /// How long the reason of a nack is at the most, in bytes.
@@ -120,6 +128,7 @@ pub(super) async fn of_queue(
 ) -> Result<Response, Problem> {
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
+    let caller = request.extensions().get::<Caller>().copied();
     let mut asked = Asked::default();
     if let Some(body) = optional_json_body(app, request).await? {
         let mut object = Field::root(json::parse(&body)?).object()?;
@@ -128,7 +137,7 @@ pub(super) async fn of_queue(
     }
     let known = known(app, std::slice::from_ref(&queue)).await?;
     let lease = leased_for(&known, &queue)?;
-    lease_from(app, vec![(queue, lease)], asked).await
+    lease_from(app, vec![(queue, lease)], asked, caller).await
 }
 
 /// Of several queues, in turns.
@@ -138,6 +147,7 @@ pub(super) async fn of_queues(
 ) -> Result<Response, Problem> {
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
+    let caller = request.extensions().get::<Caller>().copied();
     let body = json_body(&app, request).await?;
     let mut object = Field::root(json::parse(&body)?).object()?;
     let field = object.require("queues")?;
@@ -165,7 +175,7 @@ pub(super) async fn of_queues(
         let lease = lease.map_err(|problem| problem.at(format!("/queues/{index}")))?;
         wanted.push((queue, lease));
     }
-    lease_from(&app, wanted, asked).await
+    lease_from(&app, wanted, asked, caller).await
 }
 
 /// The settings, with what another node may have put a moment ago.
@@ -228,11 +238,8 @@ async fn lease_from(
     app: &App,
     queues: Vec<(QueueName, Duration)>,
     asked: Asked,
+    caller: Option<Caller>,
 ) -> Result<Response, Problem> {
-    #[derive(Serialize)]
-    struct Answer {
-        leases: Vec<LeaseBody>,
-    }
     let none = || Problem::new(Code::Unavailable, "this service leases nothing");
     let desk = app.desk().ok_or_else(none)?;
     let (queues, leases): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
@@ -244,7 +251,15 @@ async fn lease_from(
         wait: asked.wait,
         worker: asked.worker,
     };
-    let attempts = desk.lease(&app.timers, &wanted).await;
+    let share = app.bodies.share(caller);
+    let Leased {
+        attempts,
+        is_refused,
+        share,
+    } = desk.lease(&app.timers, &wanted, share).await;
+    if is_refused && attempts.is_empty() {
+        return Err(no_memory());
+    }
     // Those that were granted for somebody else, or have waited here, get the length that is asked for.
     let extended = attempts.iter().map(|attempt| {
         let lease = wanted.length_of(&attempt.name.queue)?;
@@ -257,16 +272,87 @@ async fn lease_from(
         (has.abs_diff(lease) > lease / 8).then(|| app.ask::<Extended>(request))
     });
     let extended: Vec<_> = extended.collect();
-    let mut leases = Vec::with_capacity(attempts.len());
-    for (attempt, extended) in attempts.iter().zip(extended) {
+    let mut text = br#"{"leases":["#.to_vec();
+    let (mut share, mut written) = (share, 0);
+    let mut attempts = attempts.into_iter();
+    for extended in extended {
+        let Some(attempt) = attempts.next() else {
+            break;
+        };
         let until = match extended {
             None => attempt.lease,
             // A lease that is lost already is none of this caller's.
             Some(extended) => extended.await.ok().map(|extended| extended.until),
         };
-        leases.extend(until.map(|until| LeaseBody::of(attempt, until)));
+        let Some(until) = until else { continue };
+        let before = text.len();
+        if written > 0 {
+            text.push(b',');
+        }
+        let lease = LeaseBody::of(&attempt, until);
+        serde_json::to_writer(&mut text, &lease).map_err(|error| {
+            tracing::error!(%error, "a lease could not be written");
+            Problem::new(Code::Internal, "a lease could not be written")
+        })?;
+        let more = (text.len() - before).saturating_sub(attempt.payload.len());
+        if share.as_mut().is_some_and(|share| !share.take(more)) {
+            text.truncate(before);
+            pull::release(&attempt);
+            attempts
+                .by_ref()
+                .for_each(|attempt| pull::release(&attempt));
+            if written == 0 {
+                return Err(no_memory());
+            }
+            break;
+        }
+        written += 1;
     }
-    Ok(answer(StatusCode::OK, &Answer { leases }))
+    text.extend_from_slice(b"]}");
+    let json = HeaderValue::from_static("application/json");
+    let body = Body::new(Counted {
+        text: text.into(),
+        _share: share,
+    });
+    Ok((StatusCode::OK, [(header::CONTENT_TYPE, json)], body).into_response())
+}
+
+fn no_memory() -> Problem {
+    Problem::new(
+        Code::Overloaded,
+        "there is no memory for more bodies just now, of this address or in all",
+    )
+}
+
+/// An answer that counts as memory for bodies until its last piece leaves.
+struct Counted {
+    text: Bytes,
+    _share: Option<Share>,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.text.is_empty() {
+            return Poll::Ready(None);
+        }
+        let length = self.text.len().min(PIECE);
+        let piece = self.text.split_to(length);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.text.len() as u64)
+    }
 }
 
 /// A lease as its worker names it.
@@ -488,10 +574,8 @@ fn refused(status: StatusCode, body: &ResultBody) -> Response {
         body,
     };
     let mut response = answer(status, &refusal).into_response();
-    let problem = axum::http::HeaderValue::from_static("application/problem+json");
-    response
-        .headers_mut()
-        .insert(axum::http::header::CONTENT_TYPE, problem);
+    let problem = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(header::CONTENT_TYPE, problem);
     response
 }
 
@@ -536,6 +620,9 @@ fn read_nack(object: &mut Object<'_>) -> Result<(Item, Outcome), Problem> {
             if said.len() > DETAIL_MAX_BYTES {
                 let most = DETAIL_MAX_BYTES;
                 return Err(invalid(field, format!("a detail has at most {most} bytes")));
+            }
+            if said.chars().any(char::is_control) {
+                return Err(invalid(field, "a detail has no control characters"));
             }
             said
         }

@@ -256,8 +256,8 @@ fn read_set(
     let adaptive = adaptive.transpose()?;
     let target = fields.target(here.targets, of_queue.is_some() || is_pulled)?;
     let target = target.unwrap_or_default();
-    if is_pulled {
-        fields.refuse_place(&target)?;
+    if let Some(field) = fields.target.as_ref().filter(|_| is_pulled) {
+        refuse_place(&target, field)?;
     }
     fields.check_method(&target.method)?;
     let endpoint = fields.endpoint(&target, known, of_queue)?;
@@ -462,21 +462,6 @@ impl<'a> SetFields<'a> {
         Ok(Spread { within, drawn })
     }
 
-    /// Refuses a target with more than headers: workers fetch the timers of this queue.
-    fn refuse_place(&self, target: &Target) -> Result<(), Problem> {
-        let headers = target.headers.clone();
-        let has_only_headers = *target
-            == Target {
-                headers,
-                ..Target::default()
-            };
-        let Some(field) = self.target.as_ref().filter(|_| !has_only_headers) else {
-            return Ok(());
-        };
-        let detail = "the queue is pulled: a target of its timers has headers alone";
-        Err(Problem::new(Code::PullQueue, detail).at(field.pointer()))
-    }
-
     /// Refuses a body that the method of the target does not carry.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Problem> {
         match self.body.as_ref().or(self.body_base64.as_ref()) {
@@ -490,6 +475,20 @@ impl<'a> SetFields<'a> {
     pub(crate) fn policy(&self) -> Result<Option<RetryPolicy>, Problem> {
         self.retry.as_ref().map(retry::read).transpose()
     }
+}
+
+/// Refuses a target with more than headers: workers fetch the timers of its queue.
+fn refuse_place(target: &Target, field: &Field<'_>) -> Result<(), Problem> {
+    let headers = target.headers.clone();
+    let of_headers = Target {
+        headers,
+        ..Target::default()
+    };
+    if *target == of_headers {
+        return Ok(());
+    }
+    let detail = "the queue is pulled: a target of its timers has headers alone";
+    Err(Problem::new(Code::PullQueue, detail).at(field.pointer()))
 }
 
 /// See [`SetFields::endpoint`]; `field` is what names the target.
@@ -951,7 +950,11 @@ async fn edited_target(app: &App, field: &Field<'_>, queue: &QueueName) -> Resul
     let known = app.resources().await?;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
-    let target = read_target(field, &app.targets, of_queue.is_some())?;
+    let is_pulled = queue.is_some_and(|queue| queue.mode == Mode::Pull);
+    let target = read_target(field, &app.targets, of_queue.is_some() || is_pulled)?;
+    if is_pulled {
+        refuse_place(&target, field)?;
+    }
     endpoint_of(&target, Some(field), &known, of_queue)?;
     let timeout = timeout_of(&target, queue.and_then(|queue| queue.timeout));
     Ok(Target { timeout, ..target })

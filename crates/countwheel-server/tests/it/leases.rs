@@ -431,3 +431,80 @@ fn a_leased_timer_is_exported_and_imported_as_one_that_is_delivered() {
     let again = lease(&mut to, &json!({"wait": "5s"})).remove(0);
     assert_eq!(again["headers"], leased["headers"]);
 }
+
+#[test]
+fn limits_hold_for_leases_over_a_restart_and_a_rate_goes_on() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let server = Server::start(&data);
+    let mut client = server.client();
+    let settings =
+        json!({"serial": true, "concurrency": 2, "rate": {"per_second": 20, "burst": 1}});
+    pulled(&mut client, JOBS, &settings);
+    for (key, serial) in [("a-1", "a"), ("a-2", "a"), ("b-1", "b"), ("c-1", "c")] {
+        set(&mut client, key, &json!({"in": 0, "serial_key": serial}));
+    }
+    let mut leases = Vec::new();
+    while leases.len() < 2 {
+        leases.extend(lease(&mut client, &json!({"max": 10, "wait": "5s"})));
+    }
+    server.signal("-KILL");
+    drop(server);
+    let server = Server::start(&data);
+    let mut client = server.client();
+    assert!(lease(&mut client, &json!({"max": 10, "wait": "1s"})).is_empty());
+    post(&mut client, "ack", &named(&leases[0])).expect(200);
+    let next = lease(&mut client, &json!({"max": 10, "wait": "5s"}));
+    assert_eq!((next.len(), &next[0]["key"]), (1, &json!("a-2")));
+}
+
+#[test]
+fn a_stop_of_the_service_answers_the_calls_that_wait() {
+    let (_directory, mut server, _client) = start();
+    let waiting = {
+        let mut client = server.client();
+        thread::spawn(move || lease(&mut client, &json!({"wait": "30s"})))
+    };
+    thread::sleep(Duration::from_millis(300));
+    server.signal("-TERM");
+    assert!(waiting.join().unwrap().is_empty());
+    assert!(server.wait().success());
+}
+
+#[test]
+fn what_was_leased_shows_the_time_at_which_it_was_due_again_once_it_is_done() {
+    let (_directory, _server, mut client) = start();
+    set(&mut client, "k", &json!({"in": 0}));
+    let leased = lease(&mut client, &json!({"wait": "5s", "lease": "12h"})).remove(0);
+    post(&mut client, "ack", &named(&leased)).expect(200);
+    assert_eq!(timer(&mut client, "k")["due"], leased["due"]);
+    let target = json!({"target": {"url": "http://127.0.0.1:1/"}}).to_string();
+    let resent = client.json("POST", &format!("{JOBS}/timers/k:resend"), &target);
+    assert!(matches!(resent.problem().0, 409 | 422), "{resent:?}");
+}
+
+#[test]
+fn an_answer_has_no_more_bodies_than_there_is_memory_for() {
+    let directory = Directory::new();
+    let arguments = ["--body-memory", "4"];
+    let server = Server::with(&directory.0.join("data"), &arguments);
+    let mut client = server.client();
+    pulled(&mut client, JOBS, &json!({}));
+    let body = "x".repeat(900 << 10);
+    for key in 0..6 {
+        set(
+            &mut client,
+            &format!("k-{key}"),
+            &json!({"in": 0, "body": body}),
+        );
+    }
+    let leases = lease(&mut client, &json!({"max": 6, "wait": "5s"}));
+    assert!((1..=3).contains(&leases.len()), "{}", leases.len());
+    let mut keys = leases.len();
+    while keys < 6 {
+        // What had no room was given back, and is no attempt.
+        let leases = lease(&mut client, &json!({"max": 6, "wait": "5s"}));
+        assert!(leases.iter().all(|it| it["attempt"] == 1));
+        keys += leases.len();
+    }
+}
