@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Directory, Server, program, wait_for_state};
+use crate::support::{Answer, Client, Directory, Server, pause, program, wait_for_state};
 
 const JOBS: &str = "/v1/queues/jobs";
 
@@ -465,7 +465,7 @@ fn a_stop_of_the_service_answers_the_calls_that_wait() {
         let mut client = server.client();
         thread::spawn(move || lease(&mut client, &json!({"wait": "30s"})))
     };
-    thread::sleep(Duration::from_millis(300));
+    (0..30).for_each(|_| pause());
     server.signal("-TERM");
     assert!(waiting.join().unwrap().is_empty());
     assert!(server.wait().success());
