@@ -456,6 +456,9 @@ impl Breakers {
 }
 
 #[cfg(test)]
+mod worlds;
+
+#[cfg(test)]
 mod tests {
     use countwheel_time::ManualClock;
 
