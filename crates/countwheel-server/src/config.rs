@@ -60,7 +60,7 @@ pub struct Dev {
     /// with the program; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub ca_file: Vec<PathBuf>,
-    /// Deliveries leave through this proxy (http://proxy.example:3128), by CONNECT, but for those whose endpoint
+    /// Deliveries leave through this proxy (`http://proxy.example:3128`), by CONNECT, but for those whose endpoint
     /// names another
     #[arg(long, value_name = "URL")]
     pub egress_proxy: Option<EgressProxy>,
@@ -132,7 +132,7 @@ pub struct Serve {
     /// with the program; may be given more than once
     #[arg(long, value_name = "FILE")]
     pub ca_file: Vec<PathBuf>,
-    /// Deliveries leave through this proxy (http://proxy.example:3128), by CONNECT, but for those whose endpoint
+    /// Deliveries leave through this proxy (`http://proxy.example:3128`), by CONNECT, but for those whose endpoint
     /// names another
     #[arg(long, value_name = "URL")]
     pub egress_proxy: Option<EgressProxy>,

@@ -62,7 +62,7 @@ pub struct Put {
     /// without; may be given more than once
     #[arg(long, value_name = "TARGET")]
     allow: Vec<AllowedTarget>,
-    /// Deliver through this proxy, such as http://proxy.example:3128
+    /// Deliver through this proxy, as `http://proxy.example:3128`
     #[arg(long, value_name = "URL")]
     egress_proxy: Option<EgressProxy>,
     /// Which HTTP: auto, or 1.1 to keep to that

@@ -308,7 +308,7 @@ fn tables_of_another_version_are_not_made_ready() {
     let server = super::server();
     let options = cluster(&server);
     let meta = format!("{}.meta", options.schema);
-    for (version, least, said) in [(5, 3, "cluster upgrade"), (7, 5, "use a later program")] {
+    for (version, least, said) in [(6, 3, "cluster upgrade"), (8, 5, "use a later program")] {
         let set = format!("UPDATE {meta} SET schema_version = {version}, min_version = {least}");
         server.execute(&set).expect("the server is there");
         let refused = PostgresStore::restored(&options).expect_err("it is another version");
