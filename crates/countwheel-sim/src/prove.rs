@@ -324,6 +324,27 @@ impl Bytes {
     }
 }
 
+/// Runs so many seeds on all cores, and says what they came to together.
+fn prove_all<R: Default + fmt::Display + Send>(
+    first: u64,
+    seeds: u64,
+    run: impl Fn(u64) -> Result<R, Box<Failure>> + Sync,
+    add: impl Fn(&mut R, &R) + Sync,
+) -> Result<String, Box<Failure>> {
+    let clock = SystemClock::new();
+    let start = clock.now();
+    let sum = Mutex::new(R::default());
+    let failure: Option<Box<Failure>> = on_all_cores(first, seeds, |seed| {
+        let report = run(seed)?;
+        add(&mut sum.lock(), &report);
+        Ok(())
+    });
+    failure.map_or(Ok(()), Err)?;
+    let took = clock.now().saturating_since(start);
+    let sum = sum.lock();
+    Ok(format!("From {first}: {sum}; {took:.1?}"))
+}
+
 impl Rots {
     pub(crate) fn run(&self) -> ExitCode {
         let first = match first(&self.first_seed) {
@@ -334,17 +355,8 @@ impl Rots {
     }
 
     fn prove(&self, first: u64) -> Result<String, Box<Failure>> {
-        let clock = SystemClock::new();
-        let start = clock.now();
-        let sum = Mutex::new(rot::Report::default());
-        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
-            let report = rot::run(seed)?;
-            sum.lock().add(&report);
-            Ok(())
-        });
-        failure.map_or(Ok(()), Err)?;
-        let took = clock.now().saturating_since(start);
-        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+        let run = |seed| rot::run(seed);
+        prove_all(first, self.seeds, run, rot::Report::add)
     }
 }
 
@@ -363,17 +375,8 @@ impl Nodes {
     }
 
     fn prove(&self, first: u64, options: &nodes::Options) -> Result<String, Box<Failure>> {
-        let clock = SystemClock::new();
-        let start = clock.now();
-        let sum = Mutex::new(nodes::Report::default());
-        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
-            let report = nodes::run(seed, options)?;
-            sum.lock().add(&report);
-            Ok(())
-        });
-        failure.map_or(Ok(()), Err)?;
-        let took = clock.now().saturating_since(start);
-        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+        let run = |seed| nodes::run(seed, options);
+        prove_all(first, self.seeds, run, nodes::Report::add)
     }
 }
 
@@ -392,17 +395,8 @@ impl FlowsOf {
     }
 
     fn prove(&self, first: u64, options: &flows::Options) -> Result<String, Box<Failure>> {
-        let clock = SystemClock::new();
-        let start = clock.now();
-        let sum = Mutex::new(flows::Report::default());
-        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
-            let report = flows::run(seed, options)?;
-            sum.lock().add(&report);
-            Ok(())
-        });
-        failure.map_or(Ok(()), Err)?;
-        let took = clock.now().saturating_since(start);
-        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+        let run = |seed| flows::run(seed, options);
+        prove_all(first, self.seeds, run, flows::Report::add)
     }
 }
 
@@ -421,17 +415,8 @@ impl LoansOf {
     }
 
     fn prove(&self, first: u64, options: &loans::Options) -> Result<String, Box<Failure>> {
-        let clock = SystemClock::new();
-        let start = clock.now();
-        let sum = Mutex::new(loans::Report::default());
-        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
-            let report = loans::run(seed, options)?;
-            sum.lock().add(&report);
-            Ok(())
-        });
-        failure.map_or(Ok(()), Err)?;
-        let took = clock.now().saturating_since(start);
-        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+        let run = |seed| loans::run(seed, options);
+        prove_all(first, self.seeds, run, loans::Report::add)
     }
 }
 
@@ -450,17 +435,8 @@ impl Leases {
     }
 
     fn prove(&self, first: u64, options: &leases::Options) -> Result<String, Box<Failure>> {
-        let clock = SystemClock::new();
-        let start = clock.now();
-        let sum = Mutex::new(leases::Report::default());
-        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
-            let report = leases::run(seed, options)?;
-            sum.lock().add(&report);
-            Ok(())
-        });
-        failure.map_or(Ok(()), Err)?;
-        let took = clock.now().saturating_since(start);
-        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+        let run = |seed| leases::run(seed, options);
+        prove_all(first, self.seeds, run, leases::Report::add)
     }
 }
 
@@ -481,17 +457,8 @@ impl Shards {
     }
 
     fn prove(&self, first: u64, options: &shards::Options) -> Result<String, Box<Failure>> {
-        let clock = SystemClock::new();
-        let start = clock.now();
-        let sum = Mutex::new(shards::Report::default());
-        let failure: Option<Box<Failure>> = on_all_cores(first, self.seeds, |seed| {
-            let report = shards::run(seed, options)?;
-            sum.lock().add(&report);
-            Ok(())
-        });
-        failure.map_or(Ok(()), Err)?;
-        let took = clock.now().saturating_since(start);
-        Ok(format!("From {first}: {}; {took:.1?}", *sum.lock()))
+        let run = |seed| shards::run(seed, options);
+        prove_all(first, self.seeds, run, shards::Report::add)
     }
 }
 
