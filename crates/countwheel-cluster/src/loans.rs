@@ -219,8 +219,8 @@ impl Account {
             count = count.saturating_add(left.min(left.div_ceil(lends.nodes().max(nodes))));
         }
         let others_wait = lack > 0;
-        // A node that has the place of the others gives it back as soon as it can. Who has lent more than there is
-        // by now, since the limit was lowered, wants it back as well.
+        // A node that has the place of the others gives it back as soon as it can. A lender whose limit was lowered
+        // may have lent more than there is by now, and wants that back as well.
         let over = lent.saturating_sub(limit);
         let missing = lack.saturating_sub(free);
         // Its loan had ended, and others have been lent the same meanwhile: what it runs is counted, and not more.

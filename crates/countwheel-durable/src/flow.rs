@@ -188,8 +188,12 @@ impl From<Flow> for Route {
 
 impl Route {
     /// All flows in which an attempt needs room: that of its lease comes first.
-    pub(crate) fn all_flows(&self) -> Vec<Flow> {
-        self.lease.iter().chain(&self.flows).cloned().collect()
+    pub(crate) fn into_flows(self) -> Vec<Flow> {
+        let mut flows = self.flows;
+        if let Some(lease) = self.lease {
+            flows.insert(0, lease);
+        }
+        flows
     }
 }
 

@@ -18,7 +18,7 @@ use crate::budget::{Budget, Lacking, Lacks, May, Member};
 use crate::clocks::{Now, Steps};
 use crate::draft::Draft;
 use crate::drain::Drains;
-use crate::flow::{Flow, Route};
+use crate::flow::Flow;
 use crate::handler::Origin;
 use crate::held::{Holds, Span};
 use crate::in_flight::{InFlight, Running};
@@ -1090,8 +1090,9 @@ impl Scheduler {
             return Ok(self.hold_back(record, draft));
         }
         let route = self.route(&record);
-        let flows = route.all_flows();
-        let taken = self.take_room(&record.name.queue, &route, &flows);
+        let (priority, is_leased) = (route.priority, route.lease.is_some());
+        let flows = route.into_flows();
+        let taken = self.take_room(&record.name.queue, is_leased, &flows);
         match taken {
             Ok(lease) => {
                 self.parked.look_at(&flows);
@@ -1118,7 +1119,7 @@ impl Scheduler {
             }
             Err(Lacking::Flow(at, may)) => {
                 let flow = &flows[at];
-                let parked = self.park((flow, route.priority), from, since, record, draft);
+                let parked = self.park((flow, priority), from, since, record, draft);
                 let until = match may {
                     May::At(until) => Some(until),
                     May::Now | May::Later => None,
@@ -1133,11 +1134,11 @@ impl Scheduler {
     fn take_room(
         &self,
         queue: &QueueName,
-        route: &Route,
+        is_leased: bool,
         flows: &[Flow],
     ) -> Result<Option<Duration>, Lacking> {
         let (rules, boot) = (self.config.flows.as_deref(), self.now.boot);
-        if route.lease.is_none() {
+        if !is_leased {
             let taken = self.in_flight.take_place(queue, flows, rules, boot);
             return taken.map(|()| None);
         }
@@ -1399,10 +1400,7 @@ impl Scheduler {
     }
 
     fn take_off(&mut self, clock: DueClock, wake: Wake, queue: &QueueName) {
-        if let Some(flows) = self.leases.remove(wake.revision) {
-            self.parked.look_at(&flows);
-            self.ended_leases.push((wake.revision, flows));
-        }
+        self.end_lease(wake.revision);
         self.suspects.forget(wake.revision);
         self.parked.forget(wake.revision);
         self.window.forget(clock, wake, queue);

@@ -299,11 +299,10 @@ impl Desk {
         let begun = Instant::now();
         let (number, wake) = self.begin(wanted, share);
         // Takes back what is asked for, however this ends.
-        let mut waiting = Waiting {
+        let waiting = Waiting {
             desk: Arc::clone(self),
             number,
             queues: wanted.queues.clone(),
-            is_over: false,
         };
         let ends = begun + wanted.wait.max(GLANCE);
         let mut lingers: Option<Instant> = None;
@@ -318,7 +317,8 @@ impl Desk {
             let now = Instant::now();
             if has > seen {
                 (seen, lingers) = (has, Some(now + LINGER));
-                self.ask_more(number, wanted);
+                // Now that it is known how long bodies are.
+                self.state.lock().ask(number, wanted);
                 self.wake_engines(timers, &wanted.queues);
             }
             let until = lingers.unwrap_or(ends).min(ends);
@@ -392,11 +392,6 @@ impl Desk {
         (call.got.len(), is_full || state.is_closed)
     }
 
-    /// Asks for more, now that it is known how long bodies are.
-    fn ask_more(&self, number: u64, wanted: &Wanted) {
-        self.state.lock().ask(number, wanted);
-    }
-
     /// Asks for all of it anew.
     fn ask_anew(&self, number: u64, wanted: &Wanted) {
         let mut state = self.state.lock();
@@ -465,12 +460,11 @@ struct Waiting {
     desk: Arc<Desk>,
     number: u64,
     queues: Vec<QueueName>,
-    is_over: bool,
 }
 
 impl Waiting {
-    fn end(&mut self) -> Option<Leased> {
-        self.is_over = true;
+    /// What it has got, the first time.
+    fn end(&self) -> Option<Leased> {
         self.desk.end(self.number, &self.queues)
     }
 }
@@ -478,9 +472,7 @@ impl Waiting {
 impl Drop for Waiting {
     /// The caller has gone: what was leased for it is given back.
     fn drop(&mut self) {
-        if !self.is_over
-            && let Some(leased) = self.end()
-        {
+        if let Some(leased) = self.end() {
             leased.attempts.iter().for_each(release);
         }
     }

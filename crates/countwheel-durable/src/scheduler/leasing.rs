@@ -1,13 +1,12 @@
 //! The scheduler's handling of leased attempts: how they are settled, extended and lost.
 
 use super::{Scheduler, end_attempt, policy};
-use crate::StateKind;
 use crate::draft::Draft;
 use crate::planted::planted;
 use crate::store::{DueEntry, Filter, Store, StoreError};
 use crate::{
-    AttemptResult, DeadReason, Due, DueClock, Extended, LeaseToken, Outcome, Record, Settled,
-    State, TimerError, TimerName, Verdict,
+    AttemptResult, DeadReason, Due, DueClock, Extended, LeaseToken, Outcome, Record, Revision,
+    Settled, State, StateKind, TimerError, TimerName, Verdict,
 };
 use std::time::Duration;
 
@@ -85,7 +84,7 @@ impl Scheduler {
                 };
                 for record in &page.records {
                     if record.leased_until().is_some() {
-                        let flows = self.route(record).all_flows();
+                        let flows = self.route(record).into_flows();
                         self.leases.put_back(record.revision, flows);
                     }
                 }
@@ -125,10 +124,7 @@ impl Scheduler {
     /// Looks at a record whose lease is over. It says whether the timer was given up.
     pub(super) fn lose_lease(&mut self, record: &mut Record) -> bool {
         let now = self.now.wall;
-        if let Some(flows) = self.leases.remove(record.revision) {
-            self.parked.look_at(&flows);
-            self.ended_leases.push((record.revision, flows));
-        }
+        self.end_lease(record.revision);
         self.stats.leases_lost += 1;
         let detail = "the lease ended before an outcome came".to_owned();
         end_attempt(record, now, AttemptResult::Lost, detail, None);
@@ -154,6 +150,14 @@ impl Scheduler {
                 self.give_up(record, now, DeadReason::TooOld);
                 true
             }
+        }
+    }
+
+    /// A lease is over, if this scheduler has one of that revision: its room in flows is for others.
+    pub(super) fn end_lease(&mut self, revision: Revision) {
+        if let Some(flows) = self.leases.remove(revision) {
+            self.parked.look_at(&flows);
+            self.ended_leases.push((revision, flows));
         }
     }
 

@@ -347,7 +347,8 @@ impl Scheduler {
                 continue;
             };
             let route = self.route(&record);
-            let flows = route.all_flows();
+            let priority = route.priority;
+            let flows = route.into_flows();
             let wake = entry.wake;
             let is_left = |other| self.parked.is_left_to(other, queue, clock, wake);
             let mut others = flows.iter().filter(|other| *other != flow);
@@ -368,7 +369,7 @@ impl Scheduler {
             } else {
                 Order {
                     is_overdue: self.overdue.window.reaches(clock, wake),
-                    priority: route.priority,
+                    priority,
                     due,
                     revision: wake.revision,
                 }
