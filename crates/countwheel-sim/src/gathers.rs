@@ -465,7 +465,7 @@ impl World {
                 asked.call
             ));
             if asked.from == at {
-                self.offered(at, at, (asked.call, asked.question), 0, leases);
+                self.offered(at, at, (asked.call, asked.question), 0, &leases);
                 continue;
             }
             let (to, now) = (self.nodes[asked.from].id, self.now);
@@ -488,7 +488,7 @@ impl World {
         owner: usize,
         (call, question): (u64, u64),
         offer: u64,
-        leases: Vec<Lease>,
+        leases: &[Lease],
     ) {
         let (now, mut takes) = (self.now, 0);
         if let Some(known) = self.nodes[at].calls.get_mut(&call) {
@@ -550,7 +550,7 @@ impl World {
                 question,
                 offer,
                 leases,
-            } => self.offered(to, from, (call, question), offer, leases),
+            } => self.offered(to, from, (call, question), offer, &leases),
             Message::Takes { call, offer, which } => {
                 let offers = &mut self.nodes[to].offers;
                 let taken = offers.take(asks, offer, &which, now);

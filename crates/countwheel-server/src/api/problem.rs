@@ -23,7 +23,7 @@ pub(crate) struct Problem {
     pointer: Option<String>,
     state: Option<&'static str>,
     revision: Option<Revision>,
-    purge: Option<Value>,
+    purge: Option<Box<Value>>,
     ceiling: Option<Box<Value>>,
     /// Of a lease that was asked about: of which timer, and who has it.
     lease: Option<Box<Map<String, Value>>>,
@@ -228,7 +228,7 @@ impl Problem {
 
     /// The same with the purge that forbids the request.
     pub(crate) fn with_purge(mut self, purge: Value) -> Self {
-        self.purge = Some(purge);
+        self.purge = Some(Box::new(purge));
         self
     }
 
@@ -297,7 +297,7 @@ impl IntoResponse for Problem {
             code,
             state: self.state,
             revision: self.revision,
-            purge: self.purge.as_ref(),
+            purge: self.purge.as_deref(),
             ceiling: self.ceiling.as_deref(),
             lease: self.lease.as_deref(),
             errors: self.pointer.as_deref().map(|pointer| {

@@ -829,11 +829,11 @@ async fn ask_about<T: TryFrom<durable::Response>>(
     let read = app.read(move |timers| timers.get(&name).map_err(Problem::from));
     let record = read.await.ok().flatten();
     let is_leased = record.is_some_and(|record| record.leased_until().is_some());
-    Err(if is_leased {
-        problem.of_leased()
-    } else {
-        problem
-    })
+    if is_leased {
+        let detail = "the timer is leased: a worker has it";
+        return Err(Problem::new(Code::Conflict, detail).of_leased());
+    }
+    Err(problem)
 }
 
 async fn moved(
