@@ -1857,6 +1857,9 @@ fn was<'de, D: Deserializer<'de>>(source: D) -> Result<Option<StateKind>, D::Err
     if text == "unreadable" {
         return Ok(None);
     }
+    if text == LEASED {
+        return Ok(Some(StateKind::Delivering));
+    }
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
 

@@ -639,6 +639,15 @@ fn the_command_line_leases_acks_nacks_and_extends() {
     assert!(err.contains("b: ") && code == Some(1), "{err}");
     assert_eq!(run(&server, &["ack", "-"], "").2, Some(0));
 
+    // What a worker has can be removed.
+    set(&mut client, "d", &json!({"in": 0}));
+    lease(&mut client, &json!({"wait": "5s"})).remove(0);
+    let (said, err, code) = run(&server, &["remove", "d", "--queue", "jobs"], "");
+    assert!(
+        said.starts_with("removed ") && code == Some(0),
+        "{said}{err}"
+    );
+
     for arguments in [
         &["lease"][..],
         &["lease", "jobs", "--wait", "5"],
