@@ -67,7 +67,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 27] = [
+const STAGES: [Stage; 28] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -168,6 +168,12 @@ const STAGES: [Stage; 27] = [
         work: Work::Proof(&proofs::CRASHES),
     },
     Stage {
+        name: "workers",
+        what: "three workers that fetch timers and the server are killed: no timer is lost, or leased to two",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::WORKERS),
+    },
+    Stage {
         name: "power",
         what: "40 cuts of its power under load; a disk that ignores syncs is found",
         lane: Lane::Server,
@@ -207,6 +213,7 @@ const STAGES: [Stage; 27] = [
                 sim("flows --seeds 200 --first-seed fresh"),
                 sim("leases --seeds 400 --first-seed fresh"),
                 sim("loans --seeds 200 --first-seed fresh"),
+                sim("gathers --seeds 100 --first-seed fresh"),
                 sim("copies --mixes 50 --seed fresh"),
                 sim("sabotage --only 8 --first-seed fresh"),
                 sim("histories --seeds 100 --first-seed fresh"),

@@ -43,6 +43,7 @@ cargo xtask fuzz [--minutes N] the fuzzer for the readers of files, 10 minutes i
 cargo xtask kill-long          1,000 kills of the real server under load, about 6 minutes
 cargo xtask crashes            6,000 kills of the real server, each 50 ms after its start, and what
                                it delivers ends it, about 10 minutes
+cargo xtask workers-long       three workers and the server killed at random for 10 minutes
 cargo xtask power-long         1,000 cuts of its power, and 100 below an ext4, about 10 minutes
 cargo xtask faults-long        every cell of the calls that fail, half a minute
 cargo xtask damage             a bit flipped in each region of each file while it runs, 10 times each
@@ -114,6 +115,7 @@ fn main() -> ExitCode {
             ("COUNTWHEEL_KILLERS", "3"),
             ("COUNTWHEEL_HOLD", "100ms"),
         ]),
+        ["workers-long"] => proofs::WORKERS.long(&[("COUNTWHEEL_WORKERS_SECONDS", "600")]),
         ["power-long"] => proofs::POWER.long(&[
             ("COUNTWHEEL_CUTS", "1000"),
             ("COUNTWHEEL_CUTS_JOURNALED", "100"),

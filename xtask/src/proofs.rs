@@ -184,6 +184,12 @@ pub(crate) const KILL: Proof = Proof {
     mounts: false,
     limit_seconds: 240,
 };
+pub(crate) const WORKERS: Proof = Proof {
+    name: "workers",
+    needs: &[],
+    mounts: false,
+    limit_seconds: 180,
+};
 pub(crate) const POWER: Proof = Proof {
     name: "power",
     needs: &[FUSE, MKFS],

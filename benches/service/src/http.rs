@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// No message of a benchmark is longer.
-const MESSAGE_MAX: usize = 64 * 1024;
+const MESSAGE_MAX: usize = 1024 * 1024;
 
 /// Reads messages one after the other.
 pub(crate) struct Messages {
@@ -99,6 +99,16 @@ impl Caller {
         path: &str,
         body: &str,
     ) -> anyhow::Result<()> {
+        self.ask(method, path, body).await.map(drop)
+    }
+
+    /// The same, and returns the body of the answer.
+    pub(crate) async fn ask(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> anyhow::Result<&[u8]> {
         use std::io::Write as _;
         self.request.clear();
         write!(
@@ -116,7 +126,8 @@ impl Caller {
         if !answer.starts_with(b"HTTP/1.1 2") {
             bail!("{method} {path}: {}", String::from_utf8_lossy(answer));
         }
-        Ok(())
+        let body = find(answer, b"\r\n\r\n").context("an answer has no body")?;
+        Ok(&answer[body + 4..])
     }
 }
 

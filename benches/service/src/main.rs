@@ -63,7 +63,10 @@ struct Arguments {
     /// How many timers of `deliveries` are due at once.
     #[arg(long, default_value_t = 50_000)]
     deliveries: usize,
-    /// Rounds of `sets` and `deliveries`.
+    /// How many timers of `leases` are due.
+    #[arg(long, default_value_t = 100_000)]
+    leases: usize,
+    /// Rounds of `sets`, `deliveries` and `leases`.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Where the services keep their data meanwhile.
@@ -154,6 +157,7 @@ impl Bench {
             Row::Isolation => ("isolation", rows::isolation::measure(self).await),
             Row::Sets => ("sets", rows::sets::measure(self).await),
             Row::Deliveries => ("deliveries", rows::deliveries::measure(self).await),
+            Row::Leases => ("leases", rows::leases::measure(self).await),
         };
         let text = measured.unwrap_or_else(|error| {
             self.is_whole = false;

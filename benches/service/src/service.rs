@@ -38,7 +38,10 @@ impl Candidate {
         let place = bench.directory.as_path();
         Ok(match self {
             Self::Ours => Service::Ours(Program::start(&bench.program, place)?),
-            Self::Beanstalkd => Service::Beanstalkd(beanstalkd::Beanstalkd::start(place).await?),
+            Self::Beanstalkd => Service::Beanstalkd({
+                let synced = beanstalkd::Synced::EachWrite;
+                beanstalkd::Beanstalkd::start(place, synced).await?
+            }),
             Self::Graphile => {
                 let server = bench.server.as_ref().context("no PostgreSQL was started")?;
                 Service::Graphile(graphile::Graphile::start(server, place).await?)

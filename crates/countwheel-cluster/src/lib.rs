@@ -5,6 +5,7 @@
 
 mod clock;
 mod control;
+mod gather;
 mod loans;
 mod node;
 mod place;
@@ -13,6 +14,7 @@ mod registry;
 
 pub use clock::{ClusterClock, Offset};
 pub use control::{Action, Control, Looked, NodeConfig, Reason, Standing, Why};
+pub use gather::{Gathering, OFFER, Offers, Taken};
 pub use loans::{Borrower, Borrowing, LOAN, Lender, Lending, Lends, Lent, Limited, Usage, home};
 pub use node::{Happening, NodeCounts, NodeEvent, NodeHandle, NodeRunner, ShardMap};
 pub use place::place;

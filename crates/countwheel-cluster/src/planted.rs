@@ -68,6 +68,16 @@ bugs! {
     LoansOverlookRunning,
     /// A loan counts from when the answer came.
     LoansFromAnswer,
+    /// What is left of an offer that was taken in part is not released.
+    OffersKeepRest,
+    /// An owner confirms an offer that it has released.
+    OffersTakenLate,
+    /// What nobody has taken in time is not released.
+    OffersForgotten,
+    /// A call takes all that is offered.
+    GatherOverMax,
+    /// A call hands out what the owner has not confirmed.
+    GatherUnconfirmed,
     /// The clock counts from when the registry was asked.
     NodesClockFromAsking,
     /// The clock goes on after the registry's was set back.

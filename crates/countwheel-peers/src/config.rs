@@ -25,6 +25,9 @@ pub trait Owners: Send + Sync {
     }
 }
 
+/// Takes what is answered to a [word](crate::Forwarder::say) of another node.
+pub type TellWord = Box<dyn FnOnce(Option<Vec<u8>>) + Send>;
+
 /// Where questions are answered that are about shards of this node.
 pub trait Here: Send + Sync {
     /// Answers what is asked for about one shard, later or at once, but never through another node:
@@ -44,6 +47,12 @@ pub trait Here: Send + Sync {
     fn word(&self, from: NodeId, word: &[u8]) -> Option<Vec<u8>> {
         let _nobody_listens = (from, word);
         None
+    }
+
+    /// Answers a word at once or later, by a call of `tell` that must not block. If `tell` is dropped, the other node waits
+    /// for as long as it said. By default it is what [`word`](Self::word) answers.
+    fn word_later(&self, from: NodeId, word: &[u8], tell: TellWord) {
+        tell(self.word(from, word));
     }
 }
 

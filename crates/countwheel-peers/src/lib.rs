@@ -80,7 +80,7 @@ mod tls;
 mod wire;
 mod words;
 
-pub use config::{Here, Owners, PeersConfig};
+pub use config::{Here, Owners, PeersConfig, TellWord};
 pub use counts::{CloseReason, PeerCounts};
 pub use error::PeersError;
 pub use forwarder::Forwarder;

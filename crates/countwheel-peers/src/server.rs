@@ -400,14 +400,17 @@ impl Asked {
                     room(&self.bytes, bytes).await?,
                     room(&self.requests, 1).await?,
                 ];
-                let answer = self.inner.here.word(self.from, word);
-                let leaving = Leaving {
-                    bytes: frame::answer_word(id, answer.as_deref()),
-                    responses: 1,
-                    rooms,
-                };
-                // Nobody takes it if the connection is gone.
-                self.going.send(Going::Counts(leaving)).unwrap_or_default();
+                let going = self.going.clone();
+                let tell = Box::new(move |answer: Option<Vec<u8>>| {
+                    let leaving = Leaving {
+                        bytes: frame::answer_word(id, answer.as_deref()),
+                        responses: 1,
+                        rooms,
+                    };
+                    // Nobody takes it if the connection is gone.
+                    going.send(Going::Counts(leaving)).unwrap_or_default();
+                });
+                self.inner.here.word_later(self.from, word, tell);
                 continue;
             }
             let asks = frame::read_asks(frame)?;

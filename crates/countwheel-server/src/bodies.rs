@@ -52,6 +52,11 @@ impl Bodies {
 }
 
 impl Share {
+    /// Another share of the same caller, which has taken nothing.
+    pub(crate) fn another(&self) -> Self {
+        self.bodies.share(self.caller)
+    }
+
     /// Takes so many more bytes. `false` if there are not so many for it.
     pub(crate) fn take(&mut self, bytes: usize) -> bool {
         let most = self.bodies.most;

@@ -34,7 +34,7 @@ pub use self::cluster::{
 use crate::api::timers::LEASED;
 use crate::api::{recurrence, retry, simulate};
 use crate::roots;
-use crate::time::{format_time, parse_time};
+use crate::time::{format_duration, format_time, parse_time};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
 const ANSWER_MAX_BYTES: usize = 160 << 20;
@@ -564,6 +564,85 @@ impl Client {
             .await
     }
 
+    /// Leases timers of queues of mode pull, and waits for some as long as is asked for.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use countwheel_server::client::{Client, LeaseTaken, LeaseVerb, LeasesAsked};
+    ///
+    /// # async fn work(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    /// let asked = LeasesAsked {
+    ///     queues: vec!["jobs".to_owned()],
+    ///     max: 100,
+    ///     lease: Some(Duration::from_secs(30)),
+    ///     wait: Duration::from_secs(20),
+    ///     worker: None,
+    /// };
+    /// for lease in client.lease(&asked).await?.value.leases {
+    ///     let taken: LeaseTaken = serde_json::from_str(lease.get())?;
+    ///     let results = client.settle(LeaseVerb::Ack, &[taken], &serde_json::json!({})).await?;
+    ///     assert!(results[0].0.is_done());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn lease(&self, asked: &LeasesAsked) -> Result<Answer<Leases>, ClientError> {
+        let mut body = json!({ "queues": asked.queues, "max": asked.max });
+        body["wait"] = format_duration(asked.wait).into();
+        if let Some(lease) = asked.lease {
+            body["lease"] = format_duration(lease).into();
+        }
+        if let Some(worker) = &asked.worker {
+            body["worker"] = json!(worker);
+        }
+        let client = self.clone().with_timeout(self.timeout + asked.wait);
+        client
+            .send(Method::POST, "/v1/leases", Some(body), Precondition::None)
+            .await
+    }
+
+    /// Settles or extends leases, up to 1,000. Returns what became of each, also as the server said it, on one line.
+    /// `more` is said of each lease.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn settle(
+        &self,
+        verb: LeaseVerb,
+        leases: &[LeaseTaken],
+        more: &Value,
+    ) -> Result<Vec<(LeaseResult, String)>, ClientError> {
+        if leases.is_empty() {
+            return Ok(Vec::new());
+        }
+        let items = leases.iter().map(|lease| {
+            let mut item = json!({ "queue": lease.queue, "key": lease.key, "token": lease.token });
+            for (name, value) in more.as_object().into_iter().flatten() {
+                item[name] = value.clone();
+            }
+            item
+        });
+        let body = json!({ "items": items.collect::<Vec<_>>() });
+        let path = format!("/v1/leases:{}", verb.as_str());
+        let answer: Answer<LeaseResults> = self
+            .send(Method::POST, &path, Some(body), Precondition::None)
+            .await?;
+        let results = answer.value.results.into_iter();
+        let results = results.map(|text| {
+            let result = serde_json::from_str(text.get());
+            let result = result.map_err(|source| ClientError::Unintelligible {
+                status: 200,
+                source,
+            })?;
+            Ok((result, one_line(&text)))
+        });
+        results.collect()
+    }
+
     /// Removes the settings of a queue without timers, if they have this revision.
     ///
     /// # Errors
@@ -734,7 +813,7 @@ pub struct NewTimer {
     pub due: Due,
     /// When it comes again, and what becomes of it if it is missed.
     pub options: SetOptions,
-    /// Where it is delivered: `http` or `https`; empty for an endpoint.
+    /// Where it is delivered: `http` or `https`; empty for an endpoint, and where the queue says it.
     pub url: String,
     /// The endpoint that it is delivered to, with what follows the endpoint's URL, if it names one.
     pub endpoint: Option<(String, String)>,
@@ -755,12 +834,18 @@ pub struct NewTimer {
 impl NewTimer {
     fn to_json(&self) -> String {
         let place = match &self.endpoint {
+            // As the queue says.
+            None if self.url.is_empty() => json!({}),
             None => json!({ "url": self.url }),
             Some((endpoint, path)) if path.is_empty() => json!({ "endpoint": endpoint }),
             Some((endpoint, path)) => json!({ "endpoint": endpoint, "path": path }),
         };
         let target = target_json(place, &self.method, &self.headers, self.timeout);
-        let mut timer = json!({ "target": target });
+        let says_nothing = target.as_object().is_some_and(serde_json::Map::is_empty);
+        let mut timer = match says_nothing {
+            true => json!({}),
+            false => json!({ "target": target }),
+        };
         put_schedule(&mut timer, self.due, self.options.recurrence.as_deref());
         if let Some(missed) = recurrence::show_missed(self.options.missed) {
             timer["missed"] = missed;
@@ -790,6 +875,124 @@ impl NewTimer {
             text.push_str(&format!(",\"body\":{body}}}"));
         }
         text
+    }
+}
+
+/// What a worker asks for.
+#[derive(Clone, Debug)]
+pub struct LeasesAsked {
+    /// Of which queues, whose mode is pull.
+    pub queues: Vec<String>,
+    /// How many at the most.
+    pub max: u32,
+    /// How long each lasts; as its queue says if `None`.
+    pub lease: Option<Duration>,
+    /// How long to wait if nothing is due.
+    pub wait: Duration,
+    /// The name of the worker.
+    pub worker: Option<String>,
+}
+
+/// What a worker has got, each as the server said it.
+#[derive(Debug, Deserialize)]
+pub struct Leases {
+    /// The leases.
+    pub leases: Vec<Box<RawValue>>,
+}
+
+/// Names a lease. A line of `countwheel lease` is one.
+#[derive(Clone, Debug, Deserialize)]
+pub struct LeaseTaken {
+    /// The queue of the timer.
+    pub queue: String,
+    /// Its key.
+    pub key: String,
+    /// The token of the lease.
+    pub token: String,
+}
+
+impl LeaseTaken {
+    /// The lease of that token.
+    #[must_use]
+    pub fn new(queue: &str, key: &str, token: &str) -> Self {
+        let [queue, key, token] = [queue, key, token].map(str::to_owned);
+        Self { queue, key, token }
+    }
+}
+
+/// What is asked about leases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LeaseVerb {
+    /// The attempt is done.
+    Ack,
+    /// It has failed.
+    Nack,
+    /// The lease is to end later.
+    Extend,
+}
+
+impl LeaseVerb {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Nack => "nack",
+            Self::Extend => "extend",
+        }
+    }
+
+    pub(crate) fn done(self) -> &'static str {
+        match self {
+            Self::Ack => "acked",
+            Self::Nack => "nacked",
+            Self::Extend => "extended",
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct LeaseResults {
+    results: Vec<Box<RawValue>>,
+}
+
+/// What became of a lease.
+#[derive(Clone, Debug, Deserialize)]
+pub struct LeaseResult {
+    /// The queue of the timer.
+    pub queue: String,
+    /// Its key.
+    pub key: String,
+    /// 200, or why it was refused.
+    pub status: u16,
+    /// The state of the timer.
+    #[serde(default)]
+    pub state: Option<String>,
+    /// When it is due next.
+    #[serde(default)]
+    pub due: Option<String>,
+    /// When the lease ends.
+    #[serde(default)]
+    pub leased_until: Option<String>,
+    /// Why it was refused, for programs.
+    #[serde(default)]
+    pub code: Option<String>,
+    /// The same for people.
+    #[serde(default)]
+    pub detail: Option<String>,
+}
+
+impl LeaseResult {
+    /// Whether it was done.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.status == 200
+    }
+
+    /// Why it was refused, in one line.
+    #[must_use]
+    pub fn refusal(&self) -> String {
+        let detail = self.detail.as_deref().unwrap_or("refused");
+        let code = self.code.as_deref().unwrap_or_default();
+        format!("{detail} ({code})")
     }
 }
 
@@ -1653,6 +1856,9 @@ fn was<'de, D: Deserializer<'de>>(source: D) -> Result<Option<StateKind>, D::Err
     let text = String::deserialize(source)?;
     if text == "unreadable" {
         return Ok(None);
+    }
+    if text == LEASED {
+        return Ok(Some(StateKind::Delivering));
     }
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }

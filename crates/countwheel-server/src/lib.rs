@@ -21,6 +21,7 @@ mod failures;
 mod flow;
 mod framing;
 mod front;
+mod gather;
 pub mod guard;
 mod job;
 mod leftover;

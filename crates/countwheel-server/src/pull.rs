@@ -37,7 +37,7 @@ pub(crate) const QUEUES_MAX: usize = 64;
 /// A call that has something waits so long for more, each time that something comes.
 const LINGER: Duration = Duration::from_millis(4);
 /// A call that does not wait looks for so long.
-const GLANCE: Duration = Duration::from_millis(100);
+pub(crate) const GLANCE: Duration = Duration::from_millis(100);
 /// An attempt that nobody asks for is given back after so long.
 const READY_FOR: Duration = Duration::from_millis(500);
 /// A call that waits asks anew so often: what it asked for may have been used up by a commit that failed.
@@ -55,19 +55,25 @@ pub(crate) fn flow_of(queue: &QueueName) -> Flow {
 /// What a call asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
-    pub(crate) queues: Vec<QueueName>,
+    /// The queues, and how long a lease of each is.
+    pub(crate) queues: Vec<(QueueName, Duration)>,
     pub(crate) max: u32,
-    /// How long a lease of each queue is.
-    pub(crate) leases: Vec<Duration>,
+    /// The most bytes of bodies, but for the first.
+    pub(crate) bytes: usize,
     pub(crate) wait: Duration,
     pub(crate) worker: Option<Arc<str>>,
 }
 
 impl Wanted {
+    fn names(&self) -> impl Iterator<Item = &QueueName> {
+        self.queues.iter().map(|(queue, _)| queue)
+    }
+
     /// How long a lease of that queue is to be.
     pub(crate) fn length_of(&self, queue: &QueueName) -> Option<Duration> {
-        let at = self.queues.iter().position(|known| known == queue)?;
-        self.leases.get(at).copied()
+        let mut queues = self.queues.iter();
+        let (_, length) = queues.find(|(known, _)| known == queue)?;
+        Some(*length)
     }
 }
 
@@ -103,6 +109,8 @@ struct Call {
     /// How many more it takes.
     room: u32,
     bytes: usize,
+    /// The most bytes of bodies, but for the first.
+    most: usize,
     got: Vec<Attempt>,
     /// Its part of the memory for bodies.
     share: Share,
@@ -116,7 +124,7 @@ impl Call {
     /// Takes an attempt, or returns it if there is no room or memory for it.
     fn take(&mut self, attempt: Attempt, workers: &mut Workers) -> Option<Attempt> {
         let bytes = attempt.payload.len();
-        let fits = self.got.is_empty() || self.bytes + bytes <= LEASED_MAX_BYTES;
+        let fits = self.got.is_empty() || self.bytes + bytes <= self.most;
         if self.room == 0 || self.is_refused || !fits {
             return Some(attempt);
         }
@@ -126,7 +134,8 @@ impl Call {
         }
         self.room -= 1;
         self.bytes += bytes;
-        workers.note(&attempt, self.worker.as_ref());
+        let token = attempt.lease_token();
+        workers.note(&attempt.name, token, self.worker.as_ref());
         self.got.push(attempt);
         None
     }
@@ -161,10 +170,9 @@ struct Workers {
 }
 
 impl Workers {
-    fn note(&mut self, attempt: &Attempt, worker: Option<&Arc<str>>) {
-        let (name, token) = (attempt.name.clone(), attempt.lease_token());
+    fn note(&mut self, name: &TimerName, token: LeaseToken, worker: Option<&Arc<str>>) {
         let Some(worker) = worker else {
-            self.of.remove(&name);
+            self.of.remove(name);
             return;
         };
         while self.order.len() >= WORKERS_MAX
@@ -176,7 +184,7 @@ impl Workers {
             }
         }
         self.order.push_back((name.clone(), token));
-        self.of.insert(name, (token, Arc::clone(worker)));
+        self.of.insert(name.clone(), (token, Arc::clone(worker)));
     }
 }
 
@@ -202,6 +210,16 @@ impl Desk {
         let state = self.state.lock();
         let (known, worker) = state.workers.of.get(name)?;
         (*known == token).then(|| Arc::clone(worker))
+    }
+
+    /// Another node has leased this for a call of this one.
+    pub(crate) fn note_worker(
+        &self,
+        name: &TimerName,
+        token: LeaseToken,
+        worker: Option<&Arc<str>>,
+    ) {
+        self.state.lock().workers.note(name, token, worker);
     }
 
     /// The worker that had the last lease of a timer that this process granted.
@@ -234,7 +252,7 @@ impl Desk {
             };
             let back = call.take(left, workers);
             call.wake.notify_one();
-            if back.is_some() || call.bytes >= LEASED_MAX_BYTES {
+            if back.is_some() || call.bytes >= call.most {
                 // Nothing more is granted for it: a body was longer than those before.
                 asked.open = 0;
             }
@@ -302,13 +320,13 @@ impl Desk {
         let waiting = Waiting {
             desk: Arc::clone(self),
             number,
-            queues: wanted.queues.clone(),
+            queues: wanted.names().cloned().collect(),
         };
         let ends = begun + wanted.wait.max(GLANCE);
         let mut lingers: Option<Instant> = None;
         let mut seen = 0;
         let mut asks_again = begun + ASKS_AGAIN;
-        self.wake_engines(timers, &wanted.queues);
+        self.wake_engines(timers, wanted);
         loop {
             let (has, is_full) = self.progress(number);
             if is_full {
@@ -319,7 +337,7 @@ impl Desk {
                 (seen, lingers) = (has, Some(now + LINGER));
                 // Now that it is known how long bodies are.
                 self.state.lock().ask(number, wanted);
-                self.wake_engines(timers, &wanted.queues);
+                self.wake_engines(timers, wanted);
             }
             let until = lingers.unwrap_or(ends).min(ends);
             if now >= until {
@@ -328,7 +346,7 @@ impl Desk {
             if now >= asks_again {
                 asks_again = now + ASKS_AGAIN;
                 self.ask_anew(number, wanted);
-                self.wake_engines(timers, &wanted.queues);
+                self.wake_engines(timers, wanted);
             }
             // Woken, or not: what has come is looked at.
             drop(timeout_at(until.min(asks_again), wake.notified()).await);
@@ -336,8 +354,8 @@ impl Desk {
         waiting.end().unwrap_or_default()
     }
 
-    fn wake_engines(&self, timers: &Timers, queues: &[QueueName]) {
-        for queue in queues {
+    fn wake_engines(&self, timers: &Timers, wanted: &Wanted) {
+        for queue in wanted.names() {
             timers.flow_changed(&flow_of(queue));
         }
     }
@@ -351,6 +369,7 @@ impl Desk {
         let mut call = Call {
             room: wanted.max,
             bytes: 0,
+            most: wanted.bytes,
             got: Vec::new(),
             share,
             is_refused: false,
@@ -364,7 +383,7 @@ impl Desk {
         let mut goes_on = true;
         while goes_on {
             goes_on = false;
-            for queue in &wanted.queues {
+            for queue in wanted.names() {
                 let Some(of_queue) = queues.get_mut(queue) else {
                     continue;
                 };
@@ -388,14 +407,14 @@ impl Desk {
         let Some(call) = state.calls.get(&number) else {
             return (0, true);
         };
-        let is_full = call.room == 0 || call.bytes >= LEASED_MAX_BYTES || call.is_refused;
+        let is_full = call.room == 0 || call.bytes >= call.most.max(1) || call.is_refused;
         (call.got.len(), is_full || state.is_closed)
     }
 
     /// Asks for all of it anew.
     fn ask_anew(&self, number: u64, wanted: &Wanted) {
         let mut state = self.state.lock();
-        for queue in &wanted.queues {
+        for queue in wanted.names() {
             if let Some(of_queue) = state.queues.get_mut(queue) {
                 of_queue.asked.retain(|asked| asked.call != number);
             }
@@ -432,8 +451,8 @@ impl State {
         };
         let queues = u32::try_from(wanted.queues.len().max(1)).unwrap_or(u32::MAX);
         let share = call.room.div_ceil(queues);
-        let bytes = LEASED_MAX_BYTES.saturating_sub(call.bytes) / wanted.queues.len().max(1);
-        for (queue, lease) in wanted.queues.iter().zip(&wanted.leases) {
+        let bytes = call.most.saturating_sub(call.bytes) / wanted.queues.len().max(1);
+        for (queue, lease) in &wanted.queues {
             let of_queue = self.queues.entry(queue.clone()).or_default();
             let body = of_queue.body.unwrap_or(BODY_GUESS).max(1);
             let fit = u32::try_from(bytes / body).unwrap_or(u32::MAX).max(1);

@@ -30,6 +30,7 @@ use crate::VERSION;
 use crate::accept;
 use crate::api::endpoints::reseal;
 use crate::api::{App, Token, router};
+use crate::bodies::Bodies;
 use crate::cluster::Cluster;
 use crate::cluster::certificate::Certificate;
 use crate::cluster::joined::{self, Joining, Map, Way};
@@ -38,6 +39,7 @@ use crate::config::{Dev, Front, KeepAnswers, NodeUse, Serve, StoreUrl};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
 use crate::egress::EgressProxy;
+use crate::gather::Leaser;
 use crate::guard::Targets;
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
@@ -716,6 +718,14 @@ impl Service {
             joining,
             moves,
         } = store.timers(handler, Arc::clone(&clock), limits, self.grace)?;
+        let bodies = Bodies::new(self.front.body_bytes());
+        let leaser = Arc::new(Leaser::new(
+            desk,
+            timers.clone(),
+            Arc::clone(&bodies),
+            Arc::clone(machine),
+            Handle::current(),
+        ));
         // Timers of endpoints wait until the endpoints are known.
         catalogue.refresh(&timers);
         flows.look_at_part(&timers);
@@ -736,6 +746,7 @@ impl Service {
                 let here = Arc::new(NodeHere {
                     timers: timers.clone(),
                     loans: Arc::clone(&loans),
+                    leaser: Arc::clone(&leaser),
                 });
                 let owners = Arc::<Map>::clone(&map);
                 let forwarder = Forwarder::start(config, owners, here, Arc::clone(machine))?;
@@ -760,6 +771,7 @@ impl Service {
                     flows.borrow(Arc::clone(&loans));
                     lending = Some((Arc::clone(&loans), Arc::clone(&forwarder)));
                 }
+                leaser.among(&forwarder, Arc::clone(&map));
                 timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
                 peers = Some((Arc::clone(&forwarder), server));
                 let joining = Joining {
@@ -807,7 +819,7 @@ impl Service {
         let app = app.with_connections(phases, Arc::clone(&places));
         let app = app.with_snapshots(self.snapshots).with_moves(moves);
         let app = app.with_catalogue(Arc::clone(&catalogue), Arc::clone(&flows));
-        let app = app.with_body_bytes(self.front.body_bytes());
+        let app = app.with_bodies(bodies).with_leaser(Arc::clone(&leaser));
         let app = app.with_tester(tester);
         let app = app.with_answers(self.keep_answers);
         let app = Arc::new(app.with_targets(self.targets));
@@ -903,7 +915,7 @@ impl Service {
                 tracing::error!(%cause, "stopping: open the store again to go on");
             }
         }
-        desk.close();
+        leaser.close();
         let grace = self.grace;
         let stopping = timers.clone();
         let stopped = tokio::task::spawn_blocking(move || match joined {

@@ -8,7 +8,8 @@
 //! [`year::run`] a year of real departures, [`ages::run`] a day at full load and a hundred years,
 //! [`shards::run`] nodes that take the shards of one store from each other, [`nodes::run`] nodes that find
 //! each other in a registry and share them, [`flows::run`] engines whose timers wait for flows with limits,
-//! [`loans::run`] nodes that lend each other the places of such limits.
+//! [`loans::run`] nodes that lend each other the places of such limits, [`gathers::run`] nodes that lease for each
+//! other's workers.
 //!
 //! The window of the durable engine is sorted maps by queue, and no wheel: the far end of it is given
 //! up when memory is used up, time goes back when the wall clock does, and the entries of a queue are
@@ -28,6 +29,7 @@
 pub mod ages;
 mod failure;
 pub mod flows;
+pub mod gathers;
 pub mod idle;
 mod keeps;
 pub mod leases;

@@ -152,6 +152,8 @@ enum Command {
     Leases(prove::Leases),
     /// Run worlds of nodes that lend each other the places of limits.
     Loans(prove::LoansOf),
+    /// Run worlds of workers that ask one node for the leases of all.
+    Gathers(prove::Gathers),
     /// Put data directories together of copies of different times, and see that each is complete
     /// when it is opened, or refused and unchanged.
     Copies(prove::Copies),
@@ -299,6 +301,7 @@ fn main() -> ExitCode {
         Command::Flows(flows) => flows.run(),
         Command::Leases(leases) => leases.run(),
         Command::Loans(loans) => loans.run(),
+        Command::Gathers(gathers) => gathers.run(),
         Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),

@@ -10,6 +10,7 @@ use countwheel_peers::PlantedBug as InPeers;
 use countwheel_postgres::PlantedBug as InPostgres;
 
 use crate::flows;
+use crate::gathers;
 use crate::leases;
 use crate::loans;
 use crate::machine::{Kind, Machine};
@@ -50,7 +51,8 @@ impl PlantedBug {
         let of_postgres = of_postgres.filter(|bug| !InPostgres::OF_LEASES.contains(bug));
         let of_postgres = of_postgres.map(Self::Postgres);
         let of_engine = of_engine.chain(of_disk.filter(is_new));
-        of_engine.chain(of_postgres).chain(IN_NODES).chain(IN_LOANS)
+        let of_nodes = IN_NODES.into_iter().chain(IN_LOANS).chain(IN_GATHERS);
+        of_engine.chain(of_postgres).chain(of_nodes)
     }
 
     /// The one of that name.
@@ -143,6 +145,15 @@ const IN_LOANS: [PlantedBug; 7] = [
     PlantedBug::Nodes(InNodes::LoansFromAnswer),
 ];
 
+/// Those of the calls for leases on all nodes.
+const IN_GATHERS: [PlantedBug; 5] = [
+    PlantedBug::Nodes(InNodes::OffersKeepRest),
+    PlantedBug::Nodes(InNodes::OffersTakenLate),
+    PlantedBug::Nodes(InNodes::OffersForgotten),
+    PlantedBug::Nodes(InNodes::GatherOverMax),
+    PlantedBug::Nodes(InNodes::GatherUnconfirmed),
+];
+
 /// Those that a world of nodes has to find beside the tests of their own crate.
 pub const ALSO_IN_NODES: [PlantedBug; 5] = [
     PlantedBug::Peers(InPeers::PeersAnswerOldest),
@@ -183,7 +194,8 @@ impl Drop for Planted {
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, nodes that share them, timers that wait for
-/// flows, attempts that are leased, nodes that lend each other places, or everything together.
+/// flows, attempts that are leased, nodes that lend each other places, nodes
+/// that lease for each other's workers, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
@@ -216,6 +228,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if name.starts_with("Loans") {
         return "loans";
+    }
+    if IN_GATHERS.contains(&bug) {
+        return "gathers";
     }
     if matches!(bug, PlantedBug::Nodes(_) | PlantedBug::Peers(_)) {
         return "nodes";
@@ -281,6 +296,15 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
                 ..loans::Options::default()
             };
             loans::run(seed, &options).err().map(|failure| failure.what)
+        }
+        "gathers" => {
+            let options = gathers::Options {
+                planted_bug: Some(bug),
+                ..gathers::Options::default()
+            };
+            gathers::run(seed, &options)
+                .err()
+                .map(|failure| failure.what)
         }
         "flows" => {
             let options = flows::Options {

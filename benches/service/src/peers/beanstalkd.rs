@@ -1,4 +1,4 @@
-//! beanstalkd with a log that is synced with each write, and workers that post to the receiver.
+//! beanstalkd with its log, and workers that post to the receiver.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -17,6 +17,13 @@ use crate::program::Process;
 /// How often a connection is tried, 50 ms apart.
 const TRIES: usize = 100;
 
+/// When its log is synced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Synced {
+    EachWrite,
+    Never,
+}
+
 /// The fields are dropped in this order.
 pub(crate) struct Beanstalkd {
     process: Process,
@@ -25,7 +32,7 @@ pub(crate) struct Beanstalkd {
 }
 
 impl Beanstalkd {
-    pub(crate) async fn start(place: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn start(place: &Path, synced: Synced) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir_in(place)?;
         let data = directory.path().join("data");
         std::fs::create_dir(&data)?;
@@ -34,8 +41,12 @@ impl Beanstalkd {
             .port();
         let mut command = Command::new("beanstalkd");
         command
-            .args(["-l", "127.0.0.1", "-p", &port.to_string(), "-f", "0", "-b"])
+            .args(["-l", "127.0.0.1", "-p", &port.to_string(), "-b"])
             .arg(&data);
+        match synced {
+            Synced::EachWrite => command.args(["-f", "0"]),
+            Synced::Never => command.arg("-F"),
+        };
         let log = directory.path().join("log");
         let process = Process::start(&mut command, log, Stdio::null())?;
         let started = Self {
@@ -104,7 +115,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn reserve(&mut self) -> anyhow::Result<(String, String)> {
+    pub(crate) async fn reserve(&mut self) -> anyhow::Result<(String, String)> {
         let answer = self.ask("reserve\r\n").await?;
         let words: Vec<&str> = answer.split(' ').collect();
         let ["RESERVED", id, length] = words.as_slice() else {
@@ -118,7 +129,7 @@ impl Connection {
         Ok((id, body))
     }
 
-    async fn delete(&mut self, id: &str) -> anyhow::Result<()> {
+    pub(crate) async fn delete(&mut self, id: &str) -> anyhow::Result<()> {
         let answer = self.ask(&format!("delete {id}\r\n")).await?;
         ensure!(answer == "DELETED", "delete: {answer}");
         Ok(())

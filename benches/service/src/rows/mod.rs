@@ -2,6 +2,7 @@
 
 pub(crate) mod deliveries;
 pub(crate) mod isolation;
+pub(crate) mod leases;
 pub(crate) mod sets;
 
 use clap::ValueEnum;
@@ -14,4 +15,6 @@ pub(crate) enum Row {
     Sets,
     /// Deliveries a second, and how late they are
     Deliveries,
+    /// Leases that workers ack a second
+    Leases,
 }

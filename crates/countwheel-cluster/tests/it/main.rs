@@ -2,6 +2,7 @@
 
 mod clock;
 mod control;
+mod gather;
 mod loans;
 mod paper;
 mod place;

@@ -13,12 +13,13 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use countwheel_durable::{
-    self as durable, Attempt, Due, Extended, Key, LeaseToken, Outcome, QueueName, Settled,
-    StateKind, TimerError, TimerName, Verdict,
+    self as durable, Due, Extended, Key, LeaseToken, Outcome, QueueName, Settled, StateKind,
+    TimerError, TimerName, Verdict,
 };
-use countwheel_time::Timestamp;
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use serde::Serialize;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
 
 use super::endpoints::invalid;
 use super::json::{self, Field, Object};
@@ -27,8 +28,11 @@ use super::request::{Honoured, Query, json_body, optional_json_body, preconditio
 use super::{App, answer, retry};
 use crate::bodies::Share;
 use crate::callers::Caller;
+use crate::gather::{Held, Lease, Ready};
 use crate::job::Job;
-use crate::pull::{self, LEASE_MAX, LEASE_MIN, LEASES_MAX, Leased, QUEUES_MAX, WAIT_MAX, Wanted};
+use crate::pull::{
+    LEASE_MAX, LEASE_MIN, LEASED_MAX_BYTES, LEASES_MAX, QUEUES_MAX, WAIT_MAX, Wanted,
+};
 use crate::resources::Resources;
 use crate::time::format_time;
 use crate::traced;
@@ -37,6 +41,8 @@ use crate::traced;
 const ITEMS_MAX: usize = 1_000;
 /// How much of an answer is handed over at a time, in bytes.
 const PIECE: usize = 64 << 10;
+/// The caller of a call that took so long may be gone.
+const CAREFUL_AFTER: Duration = Duration::from_millis(200);
 /// How long the name of a worker is at the most, in bytes.
 const WORKER_MAX_BYTES: usize = 128;
 /// How long the reason of a nack is at the most, in bytes.
@@ -68,8 +74,8 @@ struct LeaseBody {
     late_us: u64,
     held_us: u64,
     /// The headers that the timer was set with.
-    #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
-    headers: serde_json::Map<String, serde_json::Value>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    headers: Map<String, Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,10 +88,10 @@ struct LeaseBody {
 }
 
 impl LeaseBody {
-    fn of(attempt: &Attempt, until: Timestamp) -> Self {
-        let job = Job::decode(&attempt.payload).ok();
+    fn of(lease: &Lease) -> Self {
+        let job = Job::decode(&lease.payload).ok();
         let (mut body, mut body_base64, mut content_type) = (None, None, None);
-        let (mut headers, mut traceparent) = (serde_json::Map::new(), None);
+        let (mut headers, mut traceparent) = (Map::new(), None);
         if let Some(job) = job {
             for (name, value) in job.headers {
                 headers.insert(name, value.into());
@@ -101,16 +107,16 @@ impl LeaseBody {
         }
         let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         Self {
-            queue: attempt.name.queue.to_string(),
-            key: attempt.name.key.to_string(),
-            id: attempt.id.to_string(),
-            token: attempt.lease_token().to_string(),
-            attempt: attempt.number,
-            run: attempt.run.map(|run| run.number),
-            due: format_time(attempt.due),
-            leased_until: format_time(until),
-            late_us: micros(attempt.lateness()),
-            held_us: micros(attempt.held),
+            queue: lease.name.queue.to_string(),
+            key: lease.name.key.to_string(),
+            id: lease.id.clone(),
+            token: lease.token.to_string(),
+            attempt: lease.token.attempt,
+            run: lease.run,
+            due: format_time(lease.due),
+            leased_until: format_time(lease.until),
+            late_us: micros(lease.late),
+            held_us: micros(lease.held),
             headers,
             traceparent,
             content_type,
@@ -241,78 +247,58 @@ async fn lease_from(
     caller: Option<Caller>,
 ) -> Result<Response, Problem> {
     let none = || Problem::new(Code::Unavailable, "this service leases nothing");
-    let desk = app.desk().ok_or_else(none)?;
-    let (queues, leases): (Vec<_>, Vec<_>) = queues.into_iter().unzip();
-    let leases = leases.into_iter().map(|own| asked.lease.unwrap_or(own));
+    let leaser = app.leaser().ok_or_else(none)?;
+    let length = |own| asked.lease.unwrap_or(own);
+    let queues = queues.into_iter();
     let wanted = Wanted {
-        queues,
+        queues: queues.map(|(queue, own)| (queue, length(own))).collect(),
         max: asked.max.unwrap_or(1),
-        leases: leases.collect(),
+        bytes: LEASED_MAX_BYTES,
         wait: asked.wait,
         worker: asked.worker,
     };
     let share = app.bodies.share(caller);
-    let Leased {
-        attempts,
+    let mut text_share = share.another();
+    let began = Instant::now();
+    let Ready {
+        leases,
+        shares,
         is_refused,
-        share,
-    } = desk.lease(&app.timers, &wanted, share).await;
-    if is_refused && attempts.is_empty() {
+    } = leaser.lease(&wanted, share).await;
+    if is_refused && leases.is_empty() {
         return Err(no_memory());
     }
-    // Those that were granted for somebody else, or have waited here, get the length that is asked for.
-    let extended = attempts.iter().map(|attempt| {
-        let lease = wanted.length_of(&attempt.name.queue)?;
-        let has = attempt.lease?.saturating_since(attempt.started);
-        let request = durable::Request::Extend {
-            name: attempt.name.clone(),
-            token: attempt.lease_token(),
-            lease,
-        };
-        (has.abs_diff(lease) > lease / 8).then(|| app.ask::<Extended>(request))
-    });
-    let extended: Vec<_> = extended.collect();
     let mut text = br#"{"leases":["#.to_vec();
-    let (mut share, mut written) = (share, 0);
-    let mut attempts = attempts.into_iter();
-    for extended in extended {
-        let Some(attempt) = attempts.next() else {
-            break;
-        };
-        let until = match extended {
-            None => attempt.lease,
-            // A lease that is lost already is none of this caller's.
-            Some(extended) => extended.await.ok().map(|extended| extended.until),
-        };
-        let Some(until) = until else { continue };
+    let mut handed = Vec::with_capacity(leases.len());
+    for (lease, held) in leases {
         let before = text.len();
-        if written > 0 {
+        if !handed.is_empty() {
             text.push(b',');
         }
-        let lease = LeaseBody::of(&attempt, until);
-        serde_json::to_writer(&mut text, &lease).map_err(|error| {
+        serde_json::to_writer(&mut text, &LeaseBody::of(&lease)).map_err(|error| {
             tracing::error!(%error, "a lease could not be written");
             Problem::new(Code::Internal, "a lease could not be written")
         })?;
-        let more = (text.len() - before).saturating_sub(attempt.payload.len());
-        if share.as_mut().is_some_and(|share| !share.take(more)) {
+        let more = (text.len() - before).saturating_sub(lease.payload.len());
+        if !text_share.take(more) {
+            // What is dropped is released, and so are those that follow.
             text.truncate(before);
-            pull::release(&attempt);
-            attempts
-                .by_ref()
-                .for_each(|attempt| pull::release(&attempt));
-            if written == 0 {
+            if handed.is_empty() {
                 return Err(no_memory());
             }
             break;
         }
-        written += 1;
+        handed.push(held);
     }
     text.extend_from_slice(b"]}");
     let json = HeaderValue::from_static("application/json");
+    let is_careful = began.elapsed() >= CAREFUL_AFTER;
     let body = Body::new(Counted {
         text: text.into(),
-        _share: share,
+        handed,
+        is_careful,
+        pauses: is_careful,
+        _shares: (shares, text_share),
     });
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, json)], body).into_response())
 }
@@ -324,10 +310,18 @@ fn no_memory() -> Problem {
     )
 }
 
-/// An answer that counts as memory for bodies until its last piece leaves.
+/// An answer that counts as memory for bodies until its last piece leaves. One whose connection breaks before that releases
+/// its leases.
 struct Counted {
     text: Bytes,
-    _share: Option<Share>,
+    /// The leases, until the last piece is handed over.
+    handed: Vec<Held>,
+    /// The head is written first, then the body but for its end, and then its end: if the caller has closed its connection,
+    /// its machine refuses the head, and the write of the body fails.
+    is_careful: bool,
+    /// What was handed over is written before anything more is.
+    pauses: bool,
+    _shares: (Vec<Share>, Share),
 }
 
 impl HttpBody for Counted {
@@ -336,13 +330,26 @@ impl HttpBody for Counted {
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
-        _context: &mut Context<'_>,
+        context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if std::mem::take(&mut self.pauses) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if self.text.is_empty() {
             return Poll::Ready(None);
         }
-        let length = self.text.len().min(PIECE);
+        let mut length = self.text.len().min(PIECE);
+        if self.is_careful && length == self.text.len() && length > 1 {
+            length -= 1;
+            self.pauses = true;
+        }
         let piece = self.text.split_to(length);
+        if self.text.is_empty() {
+            std::mem::take(&mut self.handed)
+                .into_iter()
+                .for_each(Held::keep);
+        }
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -422,7 +429,7 @@ struct ResultBody {
     key: String,
     status: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<StateKind>,
+    state: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     due: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -434,6 +441,9 @@ struct ResultBody {
     code: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<String>,
+    /// Why it was refused.
+    #[serde(skip)]
+    problem: Option<Problem>,
 }
 
 /// What came of a request about a lease.
@@ -467,7 +477,7 @@ impl ResultBody {
         };
         match came {
             Ok(Came::Settled(settled)) => Self {
-                state: Some(settled.state),
+                state: Some(settled.state.as_str()),
                 due: settled.due.map(format_time),
                 ..body
             },
@@ -476,16 +486,11 @@ impl ResultBody {
                 ..body
             },
             Err(error) => {
-                let (mut worker, mut until, mut state) = (None, None, None);
-                if let TimerError::LeaseLost {
-                    state: is,
-                    until: other,
-                } = &error
-                {
-                    state = Some(*is);
+                let (mut worker, mut until) = (None, None);
+                if let TimerError::LeaseLost { until: other, .. } = &error {
                     until = *other;
-                    let known = app.desk().and_then(|desk| desk.last_worker(name));
-                    worker = known.filter(|_| other.is_some());
+                    let leaser = app.leaser().filter(|_| until.is_some());
+                    worker = leaser.and_then(|leaser| leaser.desk().last_worker(name));
                 }
                 let problem = lost(error);
                 let (status, _, detail) = problem.parts();
@@ -495,11 +500,29 @@ impl ResultBody {
                     detail: Some(detail.to_owned()),
                     worker: worker.map(|worker| worker.to_string()),
                     leased_until: until.map(format_time),
-                    state,
+                    state: problem.state(),
+                    problem: Some(problem),
                     ..body
                 }
             }
         }
+    }
+
+    /// What the refusal of a single lease says beside its problem.
+    fn named(&self) -> Map<String, Value> {
+        let mut named = Map::new();
+        named.insert("queue".to_owned(), self.queue.as_str().into());
+        named.insert("key".to_owned(), self.key.as_str().into());
+        let more = [
+            ("leased_until", &self.leased_until),
+            ("worker", &self.worker),
+        ];
+        for (name, value) in more {
+            if let Some(value) = value {
+                named.insert(name.to_owned(), value.as_str().into());
+            }
+        }
+        named
     }
 }
 
@@ -531,12 +554,11 @@ async fn settle_all<T>(
         Items::One(item) => {
             let (name, request) = request(item);
             let came = settle(app, request).await;
-            let body = ResultBody::of(app, &name, came);
-            let status = StatusCode::from_u16(body.status).unwrap_or(StatusCode::OK);
-            if status.is_success() {
-                return Ok(answer(status, &body));
+            let mut body = ResultBody::of(app, &name, came);
+            match body.problem.take() {
+                None => Ok(answer(StatusCode::OK, &body)),
+                Some(problem) => Err(problem.with_lease(body.named())),
             }
-            Ok(refused(status, &body))
         }
         Items::Many(items) => {
             // All are asked before one is waited for: they are one commit, or few.
@@ -552,31 +574,6 @@ async fn settle_all<T>(
             Ok(answer(StatusCode::OK, &Answer { results }))
         }
     }
-}
-
-/// The refusal of a single item: a problem with all that its result says.
-fn refused(status: StatusCode, body: &ResultBody) -> Response {
-    #[derive(Serialize)]
-    struct Refusal<'a> {
-        r#type: String,
-        title: &'static str,
-        #[serde(flatten)]
-        body: &'a ResultBody,
-    }
-    let code = body.code.unwrap_or_default();
-    let refusal = Refusal {
-        r#type: format!("/problems/{code}"),
-        title: if code == "lease_lost" {
-            "Lease lost"
-        } else {
-            "Not done"
-        },
-        body,
-    };
-    let mut response = answer(status, &refusal).into_response();
-    let problem = HeaderValue::from_static("application/problem+json");
-    response.headers_mut().insert(header::CONTENT_TYPE, problem);
-    response
 }
 
 pub(super) async fn ack(

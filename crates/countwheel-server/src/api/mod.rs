@@ -53,12 +53,12 @@ use crate::dashboard;
 use crate::deliver::HttpHandler;
 use crate::echo::{self, Echo};
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
+use crate::gather::Leaser;
 use crate::guard::Targets;
 use crate::metrics::{Callers, RequestLabels, Requests};
 use crate::moving::{Moves, Passed};
 use crate::places::{Figures, Places};
 use crate::pool::Phases;
-use crate::pull::Desk;
 use crate::resources::flows::{Closed, DeliveryLimits};
 use crate::resources::sealed::Vault;
 use crate::resources::{Catalogue, Resources};
@@ -145,6 +145,8 @@ pub struct App {
     catalogue: Arc<Catalogue>,
     /// Where deliveries have limits by where they go.
     flows: Option<Arc<DeliveryLimits>>,
+    /// Where workers get leases.
+    leaser: Option<Arc<Leaser>>,
     /// What makes the requests of tests of endpoints.
     tester: Option<HttpHandler>,
     tests: Semaphore,
@@ -225,6 +227,7 @@ impl App {
             targets: Targets::public(),
             catalogue: Arc::new(catalogue),
             flows: None,
+            leaser: None,
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
             keep_answers: KeepAnswers::default(),
@@ -299,9 +302,16 @@ impl App {
         &self.catalogue
     }
 
-    /// Where workers ask for leases.
-    pub(crate) fn desk(&self) -> Option<&Arc<Desk>> {
-        self.flows.as_ref().map(|flows| flows.desk())
+    /// The same API, whose workers get their leases here.
+    #[must_use]
+    pub(crate) fn with_leaser(mut self, leaser: Arc<Leaser>) -> Self {
+        self.leaser = Some(leaser);
+        self
+    }
+
+    /// Where workers get leases.
+    pub(crate) fn leaser(&self) -> Option<&Arc<Leaser>> {
+        self.leaser.as_ref()
     }
 
     /// Why a timer that is due waits, if something else than a lack of places holds it.
@@ -343,6 +353,13 @@ impl App {
     /// What is shown of the answers of targets.
     pub(crate) fn keep_answers(&self) -> KeepAnswers {
         self.keep_answers
+    }
+
+    /// The same API, with this memory for bodies.
+    #[must_use]
+    pub(crate) fn with_bodies(mut self, bodies: Arc<Bodies>) -> Self {
+        self.bodies = bodies;
+        self
     }
 
     /// The same API, with so many bytes of bodies at a time.

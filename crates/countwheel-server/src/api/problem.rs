@@ -7,7 +7,9 @@ use countwheel_durable::{
     NameError, RecurrenceError, Revision, SettingError, SettingsVersion, StateKind, TimerError,
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+use super::timers::LEASED;
 
 /// When to ask again once the disk was full: by then the store has looked again.
 const FULL_RETRY_SECONDS: &str = "5";
@@ -19,10 +21,12 @@ pub(crate) struct Problem {
     code: Code,
     detail: String,
     pointer: Option<String>,
-    state: Option<StateKind>,
+    state: Option<&'static str>,
     revision: Option<Revision>,
-    purge: Option<Value>,
+    purge: Option<Box<Value>>,
     ceiling: Option<Box<Value>>,
+    /// Of a lease that was asked about: of which timer, and who has it.
+    lease: Option<Box<Map<String, Value>>>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -189,6 +193,7 @@ impl Problem {
             revision: None,
             purge: None,
             ceiling: None,
+            lease: None,
         }
     }
 
@@ -200,13 +205,30 @@ impl Problem {
 
     /// The same with the state of the timer, which forbids the request.
     pub(crate) fn in_state(mut self, state: StateKind) -> Self {
-        self.state = Some(state);
+        self.state = Some(state.as_str());
         self
+    }
+
+    /// The same of a timer that a worker has.
+    pub(crate) fn of_leased(mut self) -> Self {
+        self.state = Some(LEASED);
+        self
+    }
+
+    /// The same with the lease that it is about.
+    pub(crate) fn with_lease(mut self, lease: Map<String, Value>) -> Self {
+        self.lease = Some(Box::new(lease));
+        self
+    }
+
+    /// The state of the timer, if that forbids the request.
+    pub(crate) fn state(&self) -> Option<&'static str> {
+        self.state
     }
 
     /// The same with the purge that forbids the request.
     pub(crate) fn with_purge(mut self, purge: Value) -> Self {
-        self.purge = Some(purge);
+        self.purge = Some(Box::new(purge));
         self
     }
 
@@ -245,7 +267,7 @@ struct Body<'a> {
     detail: &'a str,
     code: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<StateKind>,
+    state: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     revision: Option<Revision>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -254,6 +276,8 @@ struct Body<'a> {
     ceiling: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<[FieldError<'a>; 1]>,
+    #[serde(flatten)]
+    lease: Option<&'a Map<String, Value>>,
 }
 
 #[derive(Serialize)]
@@ -273,8 +297,9 @@ impl IntoResponse for Problem {
             code,
             state: self.state,
             revision: self.revision,
-            purge: self.purge.as_ref(),
+            purge: self.purge.as_deref(),
             ceiling: self.ceiling.as_deref(),
+            lease: self.lease.as_deref(),
             errors: self.pointer.as_deref().map(|pointer| {
                 [FieldError {
                     pointer,
@@ -311,19 +336,21 @@ impl From<TimerError> for Problem {
             TimerError::NotFound => Code::NotFound,
             TimerError::Gone { .. } => {
                 return Self {
-                    state: Some(StateKind::Done),
+                    state: Some(StateKind::Done.as_str()),
                     ..Self::new(Code::Gone, "the timer is done")
                 };
             }
-            TimerError::LeaseLost { state, .. } => {
+            TimerError::LeaseLost { state, until } => {
+                // Another worker has it.
+                let is_leased = until.is_some();
                 return Self {
-                    state: Some(*state),
+                    state: Some(if is_leased { LEASED } else { state.as_str() }),
                     ..Self::new(Code::LeaseLost, error.to_string())
                 };
             }
             TimerError::Conflict { state } => {
                 return Self {
-                    state: Some(*state),
+                    state: Some(state.as_str()),
                     ..Self::new(Code::Conflict, error.to_string())
                 };
             }
@@ -335,7 +362,7 @@ impl From<TimerError> for Problem {
             }
             TimerError::Exists { state } => {
                 return Self {
-                    state: Some(*state),
+                    state: Some(state.as_str()),
                     ..Self::new(Code::Exists, error.to_string())
                 };
             }

@@ -381,6 +381,16 @@ fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Pr
         let detail = "a queue of mode \"pull\" has no endpoint: workers fetch its timers";
         return Err(invalid(endpoint, detail));
     }
+    let of_requests = [
+        ("timeout", &timeout),
+        ("statuses", &statuses),
+        ("cloudevents", &cloudevents),
+    ];
+    let of_requests = of_requests.into_iter().filter(|_| is_pulled);
+    if let Some((name, Some(field))) = of_requests.into_iter().find(|(_, field)| field.is_some()) {
+        let detail = format!("a queue of mode \"pull\" has no {name}: workers fetch its timers");
+        return Err(invalid(field, detail));
+    }
     if !is_pulled && let Some(lease) = &lease {
         let detail = "a queue has a lease where its mode is \"pull\"";
         return Err(invalid(lease, detail));

@@ -806,6 +806,36 @@ struct MovedBody {
     due: String,
 }
 
+/// Asks for a change of a timer. A refusal by its state says whether a worker has it.
+async fn ask_about<T: TryFrom<durable::Response>>(
+    app: &App,
+    request: durable::Request,
+) -> Result<T, Problem> {
+    let name = request.name().cloned();
+    let error = match app.ask(request).await {
+        Ok(answer) => return Ok(answer),
+        Err(error) => error,
+    };
+    let is_delivering = matches!(
+        error,
+        TimerError::Conflict {
+            state: StateKind::Delivering
+        }
+    );
+    let problem = Problem::from(error);
+    let Some(name) = name.filter(|_| is_delivering) else {
+        return Err(problem);
+    };
+    let read = app.read(move |timers| timers.get(&name).map_err(Problem::from));
+    let record = read.await.ok().flatten();
+    let is_leased = record.is_some_and(|record| record.leased_until().is_some());
+    if is_leased {
+        let detail = "the timer is leased: a worker has it";
+        return Err(Problem::new(Code::Conflict, detail).of_leased());
+    }
+    Err(problem)
+}
+
 async fn moved(
     app: &App,
     status: StatusCode,
@@ -815,7 +845,7 @@ async fn moved(
         revision,
         old_due,
         due,
-    } = app.ask(request).await?;
+    } = ask_about(app, request).await?;
     let body = MovedBody {
         revision,
         old_due: format_time(old_due),
@@ -969,6 +999,9 @@ fn resent(
     let state = record.state.kind();
     let conflict = |detail: &str| Problem::new(Code::Conflict, detail).in_state(state);
     match state {
+        StateKind::Delivering if record.leased_until().is_some() => {
+            return Err(conflict("a worker has the timer now").of_leased());
+        }
         StateKind::Delivering => return Err(conflict("the timer is delivered now")),
         StateKind::Pending if record.failures == 0 => {
             return Err(conflict("no attempt of the timer has failed: fire it"));
@@ -1020,14 +1053,17 @@ pub(super) async fn remove(
     let name = timer_of(&uri)?;
     let query = Query::of(&uri, &["only"])?;
     let only_pending = query.read("only", "pending", |only| (only == "pending").then_some(()))?;
+    let known = app.catalogue().known();
+    let is_pulled = known.pulled(&name.queue).is_some();
     let request = durable::Request::Remove {
         name,
         precondition: precondition(&headers, Honoured::IfMatch)?.of_existing(),
         only_pending: only_pending.is_some(),
     };
-    let was: Was = app.ask(request).await?;
+    let was: Was = ask_about(&app, request).await?;
     let (was, due, attempt) = match was {
         Was::Pending { due } => ("pending", Some(format_time(due)), None),
+        Was::Delivering { attempt } if is_pulled => (LEASED, None, Some(attempt)),
         Was::Delivering { attempt } => ("delivering", None, Some(attempt)),
         Was::Dead => ("dead", None, None),
         Was::Unreadable => ("unreadable", None, None),
@@ -1044,7 +1080,7 @@ pub(super) async fn get(
     Query::of(&uri, &[])?;
     let asked = Arc::clone(&app);
     let held_by = move |record: &Record| asked.held_by(record);
-    let desk = app.desk().cloned();
+    let desk = app.leaser().map(|leaser| Arc::clone(leaser.desk()));
     let worker = move |record: &Record| {
         let worker = desk.as_ref()?.worker(&record.name, record.lease_token());
         worker.filter(|_| record.leased_until().is_some())

@@ -12,6 +12,7 @@ pub mod endpoint;
 mod fire;
 mod follow;
 mod get;
+mod lease;
 mod list;
 mod move_all;
 mod move_timer;
@@ -25,12 +26,14 @@ mod resend;
 mod retry;
 mod revive;
 mod set;
+mod settle;
 mod simulate;
 mod snapshot;
 mod table;
 mod text;
 pub mod transfer;
 mod watch;
+mod work;
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -64,6 +67,16 @@ pub enum Command {
     Revive(revive::Revive),
     /// Send a timer again that is done, dead or has failed, to its target or to another
     Resend(resend::Resend),
+    /// Lease timers of pull queues that are due, and print them as lines of JSON
+    Lease(lease::Lease),
+    /// Say that what was leased is done
+    Ack(settle::Ack),
+    /// Say that what was leased has failed
+    Nack(settle::Nack),
+    /// Let a lease end later
+    Extend(settle::Extend),
+    /// Run a command for each timer of pull queues that is due, and ack it if that succeeds
+    Work(work::Work),
     /// Pause a queue: it takes timers, and starts none
     Pause(drain::Pause),
     /// Drain a queue: it takes no timers, and its own are fired, held or taken out
@@ -164,6 +177,11 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Fire(fire) => fire.run(terminal).await,
         Command::Revive(revive) => revive.run(terminal).await,
         Command::Resend(resend) => resend.run(terminal).await,
+        Command::Lease(lease) => lease.run(terminal).await,
+        Command::Ack(ack) => ack.run(terminal).await,
+        Command::Nack(nack) => nack.run(terminal).await,
+        Command::Extend(extend) => extend.run(terminal).await,
+        Command::Work(work) => work.run(terminal).await,
         Command::Pause(pause) => pause.run(terminal).await,
         Command::Drain(drain) => drain.run(terminal).await,
         Command::Resume(resume) => resume.run(terminal).await,

@@ -32,13 +32,8 @@ pub struct Set {
     /// (only if not older)
     #[arg(long, value_name = "POLICY", value_parser = missed, default_value = "fire", hide_default_value = true)]
     missed: Missed,
-    /// Where it is delivered
-    #[arg(
-        long,
-        value_name = "URL",
-        required_unless_present = "endpoint",
-        conflicts_with = "endpoint"
-    )]
+    /// Where it is delivered; where its queue says unless given. Workers fetch the timers of a queue of mode pull
+    #[arg(long, value_name = "URL", conflicts_with = "endpoint")]
     post: Option<String>,
     /// The endpoint that it is delivered to
     #[arg(long, value_name = "NAME")]

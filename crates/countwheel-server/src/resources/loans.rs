@@ -13,7 +13,7 @@ use countwheel_cluster::{
 };
 use countwheel_durable::store::{Fence, Shard};
 use countwheel_durable::{Asked, Counted, Flow, FlowUse, Health, Timers};
-use countwheel_peers::{Forwarder, Here, Owners, Word};
+use countwheel_peers::{Forwarder, Here, Owners, TellWord, Word};
 use countwheel_time::{Clock, Instant};
 use parking_lot::{Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use super::flows::Whole;
 use super::{Catalogue, breaker};
 use crate::cluster::joined::Map;
+use crate::gather::Leaser;
 
 /// How often it is looked at what is to be asked, while anything is borrowed.
 const LOOKS: Duration = Duration::from_millis(50);
@@ -440,6 +441,7 @@ impl fmt::Debug for Loans {
 pub(crate) struct NodeHere {
     pub(crate) timers: Timers,
     pub(crate) loans: Arc<Loans>,
+    pub(crate) leaser: Arc<Leaser>,
 }
 
 impl Here for NodeHere {
@@ -453,5 +455,12 @@ impl Here for NodeHere {
 
     fn word(&self, from: NodeId, word: &[u8]) -> Option<Vec<u8>> {
         self.loans.word(&self.timers, from, word)
+    }
+
+    fn word_later(&self, from: NodeId, word: &[u8], tell: TellWord) {
+        // About leases, or about limits.
+        if let Some(tell) = self.leaser.word(from, word, tell) {
+            tell(self.word(from, word));
+        }
     }
 }

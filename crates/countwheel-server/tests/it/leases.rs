@@ -1,5 +1,7 @@
 //! Work that workers fetch: leases over HTTP. `sim leases` has the worlds, these are the sentences.
 
+use std::io::Write as _;
+use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -154,7 +156,7 @@ fn a_lease_that_is_lost_comes_again_under_a_higher_token_and_the_old_one_is_refu
         let said = refused.json();
         assert_eq!(
             (&said["worker"], &said["state"]),
-            (&json!("two"), &json!("delivering"))
+            (&json!("two"), &json!("leased"))
         );
         assert_eq!(said["leased_until"], second["leased_until"]);
     }
@@ -269,6 +271,9 @@ fn what_is_asked_wrongly_is_refused_and_leases_nothing() {
         json!({"mode": "shove"}),
         json!({"lease": "30s"}),
         json!({"mode": "pull", "lease": "1ms"}),
+        json!({"mode": "pull", "timeout": "5s"}),
+        json!({"mode": "pull", "statuses": {"4xx": "stop"}}),
+        json!({"mode": "pull", "cloudevents": {"source": "/x", "type": "y"}}),
     ] {
         let answer = client.json("PUT", "/v1/queues/q", &settings.to_string());
         assert_eq!(
@@ -329,12 +334,15 @@ fn a_serial_key_and_the_concurrency_of_the_queue_hold_for_leases() {
     assert_eq!((next.len(), &next[0]["key"]), (1, &json!("a-2")));
 }
 
+/// It was lost, and counted as a failed attempt.
 #[test]
-fn what_was_leased_for_a_caller_that_is_gone_comes_again() {
+#[expect(clippy::disallowed_methods, reason = "how long another process waits")]
+fn what_was_leased_for_a_caller_that_is_gone_is_given_back() {
     let (_directory, server, mut client) = start();
-    let asked = json!({"max": 1, "wait": "30s", "lease": "1s"}).to_string();
+    let asked = json!({"max": 1, "wait": "30s", "lease": "1m"}).to_string();
     let mut gone = server.client();
     gone.hang_up_after("POST", &format!("{JOBS}:lease"), &asked);
+    thread::sleep(Duration::from_millis(400));
     for key in ["a", "b", "c"] {
         set(
             &mut client,
@@ -347,6 +355,7 @@ fn what_was_leased_for_a_caller_that_is_gone_comes_again() {
         let leases = lease(&mut client, &json!({"max": 5, "wait": "10s"}));
         assert!(!leases.is_empty(), "{keys:?}");
         for leased in leases {
+            assert_eq!(leased["attempt"], 1, "{leased}");
             post(&mut client, "ack", &named(&leased)).expect(200);
             keys.push(leased["key"].as_str().unwrap().to_owned());
         }
@@ -507,4 +516,259 @@ fn an_answer_has_no_more_bodies_than_there_is_memory_for() {
         assert!(leases.iter().all(|it| it["attempt"] == 1));
         keys += leases.len();
     }
+}
+
+#[test]
+fn a_refusal_says_that_a_worker_has_the_timer() {
+    let (_directory, _server, mut client) = start();
+    set(&mut client, "k", &json!({"in": 0}));
+    let first = lease(&mut client, &json!({"wait": "5s", "worker": "w-1"})).remove(0);
+    let path = format!("{JOBS}/timers/k");
+    for (method, path, body) in [
+        ("POST", format!("{path}:fire"), ""),
+        ("PATCH", path.clone(), r#"{"in": 5}"#),
+        ("DELETE", format!("{path}?only=pending"), ""),
+        ("POST", format!("{path}:resend"), ""),
+    ] {
+        let answer = client.json(method, &path, body);
+        assert_eq!(answer.problem(), (409, "conflict".to_owned()), "{path}");
+        assert_eq!(answer.json()["state"], "leased", "{path}");
+    }
+    let other = with(named(&first), "token", json!("000000000000000000000001"));
+    let refused = post(&mut client, "ack", &other);
+    assert_eq!(refused.problem(), (409, "lease_lost".to_owned()));
+    let refused = refused.json();
+    for (name, value) in [
+        ("title", json!("Lease lost")),
+        ("state", json!("leased")),
+        ("queue", json!("jobs")),
+        ("key", json!("k")),
+        ("worker", json!("w-1")),
+        ("leased_until", first["leased_until"].clone()),
+    ] {
+        assert_eq!(refused[name], value, "{refused}");
+    }
+    let removed = client.json("DELETE", &path, "").expect(200);
+    assert_eq!(
+        (&removed["was"], &removed["attempt"]),
+        (&json!("leased"), &json!(1))
+    );
+    let gone = post(&mut client, "ack", &named(&first));
+    assert_eq!(gone.problem(), (409, "lease_lost".to_owned()));
+}
+
+/// The program as a shell runs it, with something on standard input.
+fn run(server: &Server, arguments: &[&str], input: &str) -> (String, String, Option<i32>) {
+    let mut command = program();
+    let command = command
+        .args(arguments)
+        .env("COUNTWHEEL_SERVER", format!("http://{}", server.address));
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A command that reads nothing may have ended.
+    let _ = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        text(output.stdout),
+        text(output.stderr),
+        output.status.code(),
+    )
+}
+
+#[test]
+fn the_command_line_leases_acks_nacks_and_extends() {
+    let (_directory, server, mut client) = start();
+    for key in ["a", "b", "c"] {
+        let (said, _, code) = run(
+            &server,
+            &["set", key, "--queue", "jobs", "--in", "0s", "--body", key],
+            "",
+        );
+        assert!(said.starts_with("set ") && code == Some(0), "{said}");
+    }
+    let mut lines = String::new();
+    while lines.lines().count() < 3 {
+        let (said, err, code) = run(
+            &server,
+            &[
+                "lease", "jobs", "--max", "5", "--wait", "10s", "--lease", "5m", "--worker", "w",
+            ],
+            "",
+        );
+        assert_eq!((err.as_str(), code), ("", Some(0)));
+        lines.push_str(&said);
+    }
+    let leases: Vec<Value> = lines
+        .lines()
+        .map(|it| serde_json::from_str(it).unwrap())
+        .collect();
+    let of = |key: &str| leases.iter().find(|it| it["key"] == key).unwrap();
+    let token = |key: &str| of(key)["token"].as_str().unwrap().to_owned();
+    assert_eq!(of("b")["body"], "b");
+    let (a, b) = (token("a"), token("b"));
+
+    let (said, _, code) = run(&server, &["extend", "jobs", "a", &a, "--lease", "1h"], "");
+    assert!(
+        said.contains("jobs a  leased until") && code == Some(0),
+        "{said}"
+    );
+    assert_ne!(
+        timer(&mut client, "a")["leased_until"],
+        of("a")["leased_until"]
+    );
+    let nack = ["nack", "jobs", "b", &b, "--in", "1h", "--detail", "no disk"];
+    let (said, _, code) = run(&server, &nack, "");
+    assert!(
+        said.contains("jobs b  pending, due ") && code == Some(0),
+        "{said}"
+    );
+    let (_, err, code) = run(&server, &["nack", "jobs", "b", &b, "--dead"], "");
+    assert!(
+        err.contains("b: ") && err.contains("(lease_lost)") && code == Some(1),
+        "{err}"
+    );
+    // The lines of all three: one of them is lost by now.
+    let (said, err, code) = run(&server, &["ack", "-"], &lines);
+    assert!(
+        said.contains("jobs a  done") && said.contains("jobs c  done"),
+        "{said}"
+    );
+    assert!(err.contains("b: ") && code == Some(1), "{err}");
+    assert_eq!(run(&server, &["ack", "-"], "").2, Some(0));
+
+    // What a worker has can be removed.
+    set(&mut client, "d", &json!({"in": 0}));
+    lease(&mut client, &json!({"wait": "5s"})).remove(0);
+    let (said, err, code) = run(&server, &["remove", "d", "--queue", "jobs"], "");
+    assert!(
+        said.starts_with("removed ") && code == Some(0),
+        "{said}{err}"
+    );
+
+    for arguments in [
+        &["lease"][..],
+        &["lease", "jobs", "--wait", "5"],
+        &["ack", "jobs"],
+        &["ack", "jobs", "a"],
+        &["nack", "jobs", "a", &a, "--in", "1s", "--dead"],
+        &["extend", "jobs", "a", &a],
+        &["work", "jobs"],
+        &["work", "jobs", "--concurrency", "0", "--", "true"],
+    ] {
+        assert_eq!(run(&server, arguments, "").2, Some(2), "{arguments:?}");
+    }
+    let (_, err, code) = run(&server, &["ack", "-"], "{\"queue\": 7}\n");
+    assert!(
+        err.contains("line 1 of standard input") && code == Some(2),
+        "{err}"
+    );
+    let (_, err, code) = run(&server, &["lease", "other"], "");
+    assert!(err.contains("(push_queue)") && code == Some(1), "{err}");
+    let (_, err, code) = run(&server, &["lease", "jobs", "--max", "1001"], "");
+    assert!(
+        err.contains("(invalid_setting)") && code == Some(1),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_command_works_for_each_timer() {
+    let (directory, server, mut client) = start();
+    let out = directory.0.join("out");
+    for (key, body) in [("good", "one"), ("bad", "two")] {
+        let set = [
+            "set",
+            key,
+            "--queue",
+            "jobs",
+            "--in",
+            "0s",
+            "--body",
+            body,
+            "--retry",
+            "fixed:1s",
+            "--max-attempts",
+            "1",
+        ];
+        let (said, err, code) = run(&server, &set, "");
+        assert_eq!(code, Some(0), "{said}{err}");
+    }
+    let script = format!(
+        "cat >> {0}; echo \" $COUNTWHEEL_QUEUE $COUNTWHEEL_KEY $COUNTWHEEL_ATTEMPT\" >> {0}; test $COUNTWHEEL_KEY = good",
+        out.display()
+    );
+    let work = [
+        "work", "jobs", "--max", "2", "--lease", "1s", "--", "sh", "-c", &script,
+    ];
+    let (_, err, code) = run(&server, &work, "");
+    assert!(
+        err.contains("bad: exit status: 1") && code == Some(0),
+        "{err}"
+    );
+    let mut lines: Vec<_> = std::fs::read_to_string(&out)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    lines.sort();
+    assert_eq!(lines, ["one jobs good 1", "two jobs bad 1"]);
+    assert_eq!(timer(&mut client, "good")["state"], "done");
+    let bad = timer(&mut client, "bad");
+    assert_eq!(
+        (&bad["state"], &bad["attempts"][0]["detail"]),
+        (&json!("dead"), &json!("exit status: 1"))
+    );
+
+    // It outlasts its lease, which is extended.
+    set(&mut client, "long", &json!({"in": 0}));
+    let work = [
+        "work", "jobs", "--max", "1", "--lease", "1s", "--", "sleep", "3",
+    ];
+    let (_, err, code) = run(&server, &work, "");
+    assert_eq!((err.as_str(), code), ("", Some(0)));
+    let long = timer(&mut client, "long");
+    assert_eq!(
+        (&long["state"], &long["attempt"]),
+        (&json!("done"), &json!(1)),
+        "{long}"
+    );
+
+    // A command whose timer is removed has lost its lease, and is killed.
+    set(&mut client, "gone", &json!({"in": 0}));
+    let working = thread::spawn({
+        let url = format!("http://{}", server.address);
+        move || {
+            let work = [
+                "work", "jobs", "--max", "1", "--lease", "1s", "--", "sleep", "60",
+            ];
+            let output = program().args(work).env("COUNTWHEEL_SERVER", url).output();
+            String::from_utf8(output.unwrap().stderr).unwrap()
+        }
+    });
+    wait_for_state(&mut client, "/v1/queues/jobs/timers/gone", "leased");
+    let path = format!("{JOBS}/timers/gone");
+    client.json("DELETE", &path, "").expect(200);
+    let said = working.join().unwrap();
+    assert!(
+        said.contains("gone: ") && said.contains("was killed"),
+        "{said}"
+    );
+    // A program that is not there.
+    set(
+        &mut client,
+        "none",
+        &json!({"in": 0, "retry": {"fixed": "1s", "max_attempts": 1}}),
+    );
+    let (_, err, _) = run(
+        &server,
+        &["work", "jobs", "--max", "1", "--", "/no/such/program"],
+        "",
+    );
+    assert!(
+        err.contains("/no/such/program: No such file or directory"),
+        "{err}"
+    );
 }

@@ -1,5 +1,6 @@
 //! The sentences of the verbs, of a service of one node and of one of three whose every node is asked.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use countwheel_postgres::{PostgresOptions, testing};
@@ -159,4 +160,88 @@ fn each_node_purges_the_shards_that_it_owns() {
     let items = list["items"].as_array().unwrap();
     let new = |item: &&Value| item["key"].as_str().unwrap().starts_with("new-");
     assert_eq!((items.len(), items.iter().filter(new).count()), (100, 100));
+}
+
+fn lease(client: &mut Client, asked: &Value) -> Vec<Value> {
+    let answer = client.json("POST", "/v1/queues/jobs:lease", &asked.to_string());
+    answer.expect(200)["leases"].as_array().unwrap().clone()
+}
+
+fn set_jobs(client: &mut Client, prefix: &str, count: usize) {
+    for number in 0..count {
+        let path = format!("/v1/queues/jobs/timers/{prefix}-{number}");
+        let body = json!({"in": 0, "body": number});
+        client.json("PUT", &path, &body.to_string()).expect(201);
+    }
+}
+
+/// Leases so many at this node, so many a call. Each is the first attempt of another timer.
+fn lease_all(client: &mut Client, count: usize, max: usize) -> Vec<Value> {
+    let asked = json!({"max": max, "wait": "2s", "lease": "5m", "worker": "w-1"});
+    let patience = Patience::of(PATIENCE);
+    let mut leases = Vec::new();
+    while leases.len() < count {
+        let more = lease(client, &asked);
+        assert!(more.len() <= max, "{more:?}");
+        leases.extend(more);
+        assert!(!patience.left().is_zero(), "{} of {count}", leases.len());
+    }
+    let keys: BTreeSet<_> = leases.iter().map(|it| it["key"].to_string()).collect();
+    assert_eq!((leases.len(), keys.len()), (count, count));
+    assert!(leases.iter().all(|it| it["attempt"] == 1), "{leases:?}");
+    leases
+}
+
+/// A call got what was due on the node that it asked, and nothing of the others.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_call_at_one_node_leases_from_all() {
+    let database = testing::Server::start(&[]).unwrap();
+    let mut nodes = nodes(&database, 3);
+    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+    let pulled = json!({"mode": "pull"});
+    clients[2]
+        .json("PUT", "/v1/queues/jobs", &pulled.to_string())
+        .expect(201);
+    set_jobs(&mut clients[0], "many", 200);
+    let leases = lease_all(&mut clients[1], 200, 1_000);
+    let first = &leases[0];
+    let path = format!("/v1/queues/jobs/timers/{}", first["key"].as_str().unwrap());
+    let shown = clients[1].get(&path).expect(200);
+    assert_eq!(
+        (&shown["state"], &shown["worker"]),
+        (&json!("leased"), &json!("w-1"))
+    );
+    // Any node takes outcomes.
+    let items = leases
+        .iter()
+        .map(|it| json!({"queue": "jobs", "key": it["key"], "token": it["token"]}));
+    let items = json!({"items": items.collect::<Vec<_>>()});
+    let acked = clients[0]
+        .json("POST", "/v1/leases:ack", &items.to_string())
+        .expect(200);
+    let results = acked["results"].as_array().unwrap();
+    assert!(
+        results.iter().all(|it| it["state"] == "done"),
+        "{results:?}"
+    );
+
+    // What comes in excess of one is no attempt.
+    set_jobs(&mut clients[0], "few", 30);
+    lease_all(&mut clients[0], 30, 1);
+    assert!(lease(&mut clients[1], &json!({"max": 9})).is_empty());
+
+    // A call that waits is woken by any node.
+    let mut waiting = nodes[0].client();
+    let waits = std::thread::spawn(move || lease(&mut waiting, &json!({"max": 5, "wait": "60s"})));
+    crate::support::pause();
+    set_jobs(&mut clients[1], "soon", 5);
+    let leases = waits.join().unwrap();
+    assert!(!leases.is_empty(), "it waits to the end");
+    lease_all(&mut clients[2], 5 - leases.len(), 5);
+
+    // One node is killed, and its shards go to the others.
+    set_jobs(&mut clients[0], "rest", 60);
+    drop((nodes.pop(), clients.pop()));
+    lease_all(&mut clients[0], 60, 25);
 }

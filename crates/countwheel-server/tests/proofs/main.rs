@@ -25,3 +25,4 @@ mod postgres;
 mod power;
 mod signatures;
 mod soak;
+mod workers;

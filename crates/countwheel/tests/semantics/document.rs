@@ -67,7 +67,8 @@ const LIBRARY: [&str; 3] = ["countwheel", "countwheel-patterns", "countwheel-tim
 const PROPERTIES: &str = "crates/countwheel-durable/src/store/conformance.rs";
 
 /// The crates in which mistakes are planted.
-const WITH_MISTAKES: [&str; 5] = [
+const WITH_MISTAKES: [&str; 6] = [
+    "countwheel-cluster",
     "countwheel-durable",
     "countwheel-disk",
     "countwheel-peers",
