@@ -5,10 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use countwheel_postgres::testing;
+use countwheel_time::Patience;
 use serde_json::{Value, json};
 
 use crate::nodes::nodes;
-use crate::support::{Answer, Client, Directory, Server, Target, program, wait_for_state};
+use crate::support::{
+    Answer, Client, Directory, PATIENCE, Server, Target, pause, program, wait_for_state,
+};
 
 const QUEUE: &str = "/v1/queues/orders";
 const FAR: &str = r#"{"in": "9d", "target": {"url": "http://x.invalid/"}, "body": {"n": 7}}"#;
@@ -357,6 +360,16 @@ fn a_post_is_repeated_on_another_node() {
     clients[0]
         .json("PUT", "/v1/queues/serial", r#"{"serial": true}"#)
         .expect(201);
+    // A node knows within a second where the timers of a queue are that another node has put.
+    let patience = Patience::of(PATIENCE);
+    while clients[1]
+        .json("PUT", "/v1/queues/single/timers/k", FAR)
+        .status
+        != 422
+    {
+        assert!(!patience.left().is_zero());
+        pause();
+    }
     let serial = r#"{"in": "9d", "target": {"url": "http://x.invalid/"}, "serial_key": "c-1"}"#;
     for number in 0..12 {
         let (one, other) = (number % 2, (number + 1) % 2);
