@@ -212,6 +212,12 @@ impl<'a> Draft<'a> {
         self.drafted[self.known(name)?].record.as_deref()
     }
 
+    /// Whether the step has changed what stands under the name.
+    pub(crate) fn is_changed(&self, name: &TimerName) -> bool {
+        let place = self.known(name);
+        place.is_some_and(|place| self.drafted[place].changed)
+    }
+
     /// Where a name's record stands, if it is there.
     fn known(&self, name: &TimerName) -> Option<usize> {
         if self.is_last(name) {

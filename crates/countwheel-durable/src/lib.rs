@@ -61,6 +61,7 @@
 //!     options: SetOptions {
 //!         missed: Missed::Collapse,
 //!         recurrence: Some(Recurrence::new(every_morning).into()),
+//!         ..SetOptions::default()
 //!     },
 //! };
 //! // Hand it to `Timers::call`.
@@ -122,6 +123,7 @@ mod planted;
 mod policy;
 mod pool;
 mod purge;
+mod receipt;
 mod record;
 mod recurrence;
 mod request;
@@ -164,6 +166,7 @@ pub use payload::{Payload, PayloadError};
 pub use planted::{PlantedBug, plant};
 pub use policy::{PolicyError, RETRY_PRESETS, check_policy};
 pub use purge::{Purge, PurgeError, PurgeFilter, PurgeStep};
+pub use receipt::Receipt;
 pub use record::{
     AttemptEnd, AttemptRecord, AttemptResult, DeadReason, DueClock, LeaseToken, Record, Revision,
     State, StateKind, TimerId, UnknownState, UnknownToken, Wake,

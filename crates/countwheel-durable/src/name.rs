@@ -12,6 +12,7 @@ use std::sync::Arc;
 ///
 /// assert_eq!(Namespace::new("tenant-7")?.as_str(), "tenant-7");
 /// assert_eq!(Namespace::default().as_str(), Namespace::DEFAULT_NAME);
+/// assert_eq!(Namespace::RESERVED, "countwheel:internal");
 /// assert_eq!(Namespace::new("a/b"), Err(NameError::NamespaceCharacter { found: '/' }));
 /// # Ok::<(), NameError>(())
 /// ```
@@ -24,6 +25,9 @@ impl Namespace {
     pub const MAX_BYTES: usize = 64;
     /// The namespace of every queue that names none.
     pub const DEFAULT_NAME: &str = "default";
+    /// The namespace of what the engine stores for itself, such as [receipts](crate::Receipt). Requests about its
+    /// queues are refused, and no count and no list has them.
+    pub const RESERVED: &str = "countwheel:internal";
 
     /// Checks and takes `name`.
     ///
@@ -187,6 +191,13 @@ impl QueueName {
         self.parts().1
     }
 
+    /// Whether the namespace is [the reserved one](Namespace::RESERVED).
+    #[must_use]
+    pub(crate) fn is_reserved(&self) -> bool {
+        let behind = self.0.strip_prefix(Namespace::RESERVED);
+        behind.is_some_and(|behind| behind.starts_with(Self::BETWEEN))
+    }
+
     /// The name as text, as it is stored and shown.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -293,6 +304,9 @@ pub enum NameError {
         /// The first character that is none of these.
         found: char,
     },
+    /// The namespace is the engine's own.
+    #[error("the namespace {name:?} is reserved", name = Namespace::RESERVED)]
+    NamespaceReserved,
     /// The text of a queue's name does not say the namespace `default`.
     #[error("the name of a queue in the namespace {name:?} leaves the namespace out", name = Namespace::DEFAULT_NAME)]
     NamespaceDefault,

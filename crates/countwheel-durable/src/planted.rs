@@ -112,6 +112,20 @@ bugs! {
     LeasesForgotten,
     /// An extended lease ends when it would have.
     ExtendForgotten,
+    /// The receipt of a set is stored in the commit behind that of its timer.
+    ReceiptLater,
+    /// A receipt is kept for half its time.
+    ReceiptEndsEarly,
+    /// A receipt that is over stays in the store.
+    ReceiptKeptForGood,
+    /// A set that asks for something else is answered like the first.
+    ReceiptTakesAnyBody,
+    /// A receipt counts as long as its timer is there.
+    ReceiptOfLiveTimer,
+    /// A repeated set is answered with the revision and the deadline that the timer has by now.
+    ReplayAnswersLater,
+    /// A set whose receipt is over replaces a timer that is still there.
+    ReceiptReplaces,
     /// An attempt that was not made has used up its number.
     FlowHeldCounts,
     /// An attempt that was not made has used up a step of the retry schedule.

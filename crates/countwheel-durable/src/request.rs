@@ -9,8 +9,8 @@ use crate::drain;
 use crate::store::{Shard, StoreError};
 use crate::{
     CronError, DrainMode, LeaseToken, Missed, NameError, Outcome, PayloadError, PolicyError,
-    QueueName, Recurrence, RecurrenceError, RetryPolicy, Revision, SettingError, SettingName,
-    SettingPrecondition, SettingsVersion, StateKind, TimerId, TimerName, UnknownZone,
+    QueueName, Receipt, Recurrence, RecurrenceError, RetryPolicy, Revision, SettingError,
+    SettingName, SettingPrecondition, SettingsVersion, StateKind, TimerId, TimerName, UnknownZone,
 };
 
 /// When something shall be due.
@@ -113,6 +113,7 @@ pub enum Precondition {
 /// let options = SetOptions {
 ///     missed: Missed::Collapse,
 ///     recurrence: Some(Recurrence::new(hourly).into()),
+///     ..SetOptions::default()
 /// };
 /// assert!(options.validate().is_ok());
 /// ```
@@ -122,6 +123,8 @@ pub struct SetOptions {
     pub missed: Missed,
     /// When it comes again.
     pub recurrence: Option<Box<Recurrence>>,
+    /// What makes it one set, however often it is asked for.
+    pub receipt: Option<Box<Receipt>>,
 }
 
 impl SetOptions {
@@ -257,6 +260,14 @@ impl Request {
         })
     }
 
+    /// Where the receipt is stored of a set that has one.
+    pub(crate) fn receipt(&self) -> Option<TimerName> {
+        match self {
+            Self::Set { name, options, .. } => options.receipt.as_ref()?.place(name),
+            _ => None,
+        }
+    }
+
     /// The timer it is about; `None` if it is about a setting.
     #[must_use]
     pub fn name(&self) -> Option<&TimerName> {
@@ -321,6 +332,8 @@ pub struct Set {
     pub due: Timestamp,
     /// The state of the timer that the set replaced.
     pub replaced: Option<StateKind>,
+    /// Whether this is the answer to an earlier set with the same [receipt](Receipt): now, nothing was set.
+    pub replayed: bool,
 }
 
 /// The answer to a move, a fire and a revive.
@@ -477,6 +490,12 @@ pub enum TimerError {
         /// The state it is in.
         state: StateKind,
     },
+    /// A set with this [receipt](Receipt) was done, and asked for something else.
+    #[error("an earlier set under this key asked for something else")]
+    ReceiptMismatch,
+    /// A set with this [receipt](Receipt) is being done: ask again.
+    #[error("an earlier set under this key is being done")]
+    ReceiptPending,
     /// The queue is [drained](crate::Timers::drain): it takes no timers until it is resumed. Nothing was
     /// done.
     #[error("the queue {queue} is being drained ({mode}): it takes no timers until it is resumed")]

@@ -44,6 +44,7 @@ mod answer;
 mod batch;
 mod leasing;
 mod parking;
+mod receipts;
 mod suspected;
 mod unreadable;
 
@@ -219,6 +220,8 @@ pub(crate) struct Scheduler {
     held_until: Option<Timestamp>,
     /// What was read before the last step: only a planted mistake believes it once more.
     read: Found,
+    /// Receipts of the last step: only a planted mistake owes any.
+    owed: Vec<Box<Record>>,
     /// What a batch does to the window, until it is certain that it does it.
     put_off: Option<Vec<Put>>,
     aside: Aside,
@@ -277,6 +280,7 @@ impl Scheduler {
             paused: false,
             held_until: None,
             read: Found::default(),
+            owed: Vec::new(),
             put_off: None,
             aside: Aside::default(),
             backlog: Backlog::new(),
@@ -654,6 +658,7 @@ impl Scheduler {
             self.overdue.since = now.boot;
         }
         self.points = 0;
+        self.keep_owed(&mut draft);
         while draft.bytes() < self.config.max_batch_bytes
             && self.points < POINTS_MAX
             && draft.unavailable().is_none()
@@ -665,7 +670,7 @@ impl Scheduler {
                     let answer = if has_room || is_urgent {
                         self.answer(request, &mut draft)
                     } else {
-                        Err(TimerError::StorageFull)
+                        self.answer_without_room(&request, &mut draft)
                     };
                     self.stats.refused += u64::from(answer.is_err());
                     self.note_refusal(answer.as_ref().err());
@@ -756,6 +761,14 @@ impl Scheduler {
             let more = more.iter().filter_map(Request::name);
             one.into_iter().chain(more).chain(outcome).cloned()
         });
+        let receipts = events.iter().flat_map(|event| {
+            let requests = match event {
+                Event::Request(_, request) => std::slice::from_ref(request),
+                Event::Batch(_, requests) => requests.as_slice(),
+                Event::Outcome { .. } => &[],
+            };
+            requests.iter().filter_map(Request::receipt)
+        });
         let most = if self.paused || !has_room {
             0
         } else {
@@ -765,7 +778,7 @@ impl Scheduler {
         let windows = [&self.window, &self.overdue.window].into_iter();
         let due = windows.flat_map(|window| window.due_names(self.now, most));
         let shard = self.ownership.lease.shard;
-        let mut names = asked.chain(due);
+        let mut names = asked.chain(receipts).chain(due);
         store.get_many(shard, &mut names, READ_BEFORE_MAX_BYTES)
     }
 
@@ -1021,9 +1034,14 @@ impl Scheduler {
         let is_asked_for = record.is_untried() && record.recurring.is_none();
         match record.state {
             State::Dead { .. } if planted!(DeadStayForGood) => return Ok(Attended::Nothing),
+            State::Dead { .. }
+                if record.name.queue.is_reserved() && planted!(ReceiptKeptForGood) =>
+            {
+                return Ok(Attended::Nothing);
+            }
             State::Done { .. } | State::Dead { .. } => {
                 draft.remove(&record.name);
-                self.stats.forgotten += 1;
+                self.stats.forgotten += u64::from(!record.name.queue.is_reserved());
                 return Ok(Attended::Settled);
             }
             State::Delivering if self.in_flight.contains(record.revision) => {
@@ -1375,7 +1393,8 @@ impl Scheduler {
         }
         let kind = record.state.kind();
         let is_left = kind == StateKind::Done && self.ownership.forgets_done
-            || kind == StateKind::Dead && planted!(DeadWakeNobody);
+            || kind == StateKind::Dead && planted!(DeadWakeNobody)
+            || record.name.queue.is_reserved() && planted!(ReceiptKeptForGood);
         if let Some(wake) = record.wake().filter(|_| !is_left) {
             let (name, kind) = (record.name.clone(), Some(kind));
             self.admit(record.wake_clock(), DueEntry { wake, name, kind });

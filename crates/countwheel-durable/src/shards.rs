@@ -5,7 +5,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
 use crate::store::Shard;
-use crate::{Key, TimerName};
+use crate::{Key, TimerName, receipt};
 
 /// Into how many shards a store is divided, and what decides in which of them a timer is: both as they
 /// are for as long as the store lives.
@@ -128,18 +128,39 @@ impl Shards {
         if self.count == 1 {
             return Shard::ONLY;
         }
-        let whole = (name.queue.as_str(), name.key.as_str());
-        let (first, second) = match self.by {
-            By::WholeKey => whole,
-            By::Tag => Self::tag(&name.key).map_or(whole, |tag| (name.queue.namespace(), tag)),
+        let hash = match (receipt::hashes_in(name), self.by) {
+            (Some([whole, _]), By::WholeKey) => whole,
+            (Some([_, by_tag]), By::Tag) => by_tag,
+            (None, By::WholeKey) => by_whole_key(name),
+            (None, By::Tag) => by_tag(name),
         };
-        let mut hasher = SipHasher24::new();
-        hasher.write(first.as_bytes());
-        hasher.write(&[0]); // in neither
-        hasher.write(second.as_bytes());
-        let shard = hasher.finish() % u64::from(self.count);
+        let shard = hash % u64::from(self.count);
         Shard(u16::try_from(shard).unwrap_or(0))
     }
+}
+
+/// What decides the shard of a timer, by its whole key and by its tag: both are the same for any number of shards.
+pub(crate) fn hashes(name: &TimerName) -> [u64; 2] {
+    [by_whole_key(name), by_tag(name)]
+}
+
+fn by_whole_key(name: &TimerName) -> u64 {
+    hash(name.queue.as_str(), name.key.as_str())
+}
+
+fn by_tag(name: &TimerName) -> u64 {
+    match Shards::tag(&name.key) {
+        Some(tag) => hash(name.queue.namespace(), tag),
+        None => by_whole_key(name),
+    }
+}
+
+fn hash(first: &str, second: &str) -> u64 {
+    let mut hasher = SipHasher24::new();
+    hasher.write(first.as_bytes());
+    hasher.write(&[0]); // in neither
+    hasher.write(second.as_bytes());
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -21,13 +21,14 @@ use crate::store::{
 };
 
 use crate::merged;
+use crate::receipt;
 use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
     Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, Elsewhere, Engine, Flow,
-    FlowUse, Handler, Moved, Overview, Precondition, QueueName, QueueOverview, Record, Request,
-    Response, RetryPolicy, Revision, Set, Settings, SettingsVersion, Shards, Shift, State,
+    FlowUse, Handler, Moved, Overview, Precondition, QueueName, QueueOverview, Receipt, Record,
+    Request, Response, RetryPolicy, Revision, Set, Settings, SettingsVersion, Shards, Shift, State,
     StateKind, Stats, TimerError, TimerName, Trouble, Was, Zone,
 };
 
@@ -478,6 +479,31 @@ impl Timers {
         answer: impl FnOnce(Result<Response, TimerError>) + Send + 'static,
     ) {
         self.take_in(Asked::one(request, answer).here());
+    }
+
+    /// The same of a request about a setting, for the scheduler of this shard, wherever that is. All changes of a
+    /// setting that one scheduler makes are in order: see [`Request::Configure`].
+    ///
+    /// ```
+    /// # use std::sync::{Arc, mpsc};
+    /// # use countwheel_durable::{Config, Request, Response, SystemClock, Timers, inline};
+    /// # use countwheel_durable::store::{MemoryStore, Shard};
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// let (send, answer) = mpsc::channel();
+    /// timers.submit_at(Shard::ONLY, Request::drain(None, None)?, move |answer| {
+    ///     send.send(answer).expect("somebody listens");
+    /// });
+    /// assert!(matches!(answer.recv()?, Ok(Response::Configured(_))));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn submit_at(
+        &self,
+        shard: Shard,
+        request: Request,
+        answer: impl FnOnce(Result<Response, TimerError>) + Send + 'static,
+    ) {
+        self.take_in_at(Some(shard), Asked::one(request, answer));
     }
 
     /// Hands in requests that shall be done all together or not at all, in order and in one
@@ -1313,6 +1339,26 @@ impl Timers {
         }
     }
 
+    /// What a set of this timer with this receipt is answered with, if one was done already and its receipt is not
+    /// over. Reads the store; blocks.
+    ///
+    /// # Errors
+    /// [`TimerError::ReceiptMismatch`] if that set asked for something else, any other if the store could not be read.
+    pub fn replayed(
+        &self,
+        timer: &TimerName,
+        receipt: &Receipt,
+    ) -> Result<Option<Set>, TimerError> {
+        let hub = &*self.hub;
+        let Some(place) = receipt.place(timer) else {
+            return Ok(None);
+        };
+        let wall = hub.common.clock.timestamp();
+        let stored = hub.store.get(hub.shards.of(timer), &place)?;
+        let stored = stored.filter(|stored| !stored.is_over(wall));
+        stored.map(|stored| receipt.answer(&stored)).transpose()
+    }
+
     /// How many timers each queue has in each state: see [`counted`](Self::counted). Reads the store; blocks.
     ///
     /// # Errors
@@ -1352,7 +1398,8 @@ impl Timers {
             queues.extend(counted.queues);
         }
         hub.counts_were_exact.store(exact, Ordering::Relaxed);
-        let queues = QueueCounts::summed(queues);
+        let mut queues = QueueCounts::summed(queues);
+        queues.retain(|counts| !counts.queue.is_reserved());
         Ok(Counted { queues, exact })
     }
 
@@ -1413,9 +1460,11 @@ impl Timers {
         let mut sums = Vec::new();
         // Nothing is known of a shard behind the last queue of a full page.
         let mut end: Option<QueueName> = None;
+        // One of them may be that of receipts, which is left out.
+        let most = limit.saturating_add(1);
         for shard in self.hub.shards.all() {
-            let page = self.hub.store.counts_after(shard, after, limit)?;
-            if let Some(last) = page.last().filter(|_| page.len() >= limit)
+            let page = self.hub.store.counts_after(shard, after, most)?;
+            if let Some(last) = page.last().filter(|_| page.len() >= most)
                 && end.as_ref().is_none_or(|end| last.queue < *end)
             {
                 end = Some(last.queue.clone());
@@ -1423,7 +1472,8 @@ impl Timers {
             sums.extend(page);
         }
         let mut sums = QueueCounts::summed(sums);
-        sums.retain(|counts| end.as_ref().is_none_or(|end| counts.queue <= *end));
+        let is_known = |queue: &QueueName| end.as_ref().is_none_or(|end| queue <= end);
+        sums.retain(|counts| is_known(&counts.queue) && !counts.queue.is_reserved());
         sums.truncate(limit);
         Ok(sums)
     }
@@ -1481,8 +1531,7 @@ impl Timers {
                 .collect();
         }
         let Summary { totals, queues } = if hub.shards == Shards::ONE {
-            let shard = Shard::ONLY;
-            hub.store.summary(shard, &most, limit)?
+            hub.summary(Shard::ONLY, most, limit)?
         } else {
             Summary::of(self.counts()?, &most, limit)
         };
@@ -1610,7 +1659,7 @@ impl Timers {
     /// # Errors
     /// If the store could not be read.
     pub fn totals_of(&self, shard: Shard) -> Result<Totals, StoreError> {
-        Ok(self.hub.store.summary(shard, &[], 0)?.totals)
+        Ok(self.hub.summary(shard, Vec::new(), 0)?.totals)
     }
 
     /// Whether the store can be reached now. One on this machine always can; one in a database is asked
@@ -1829,6 +1878,25 @@ impl Hub {
                 other: other.clone(),
             }),
         }
+    }
+
+    /// What the store counts, without its receipts, which are no timers.
+    fn summary(
+        &self,
+        shard: Shard,
+        mut first: Vec<QueueName>,
+        limit: usize,
+    ) -> Result<Summary, StoreError> {
+        // They are one queue, so that it comes first wherever it is.
+        first.splice(0..0, receipt::queue().cloned());
+        let most = limit.saturating_add(1);
+        let mut summary = self.store.summary(shard, &first, most)?;
+        for receipts in summary.queues.iter().filter(|it| it.queue.is_reserved()) {
+            summary.totals.take_off(receipts);
+        }
+        summary.queues.retain(|it| !it.queue.is_reserved());
+        summary.queues.truncate(limit);
+        Ok(summary)
     }
 
     /// The timer of that name, as the store has it.

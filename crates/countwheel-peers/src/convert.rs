@@ -6,17 +6,29 @@ use std::num::NonZeroU32;
 use countwheel_durable::store::StoreError;
 use countwheel_durable::{
     BatchError, Configured, CronExpression, Delays, DrainMode, Due, Extended, Jitter, LeaseToken,
-    Missed, Moved, Outcome, Overlap, PolicyError, Precondition, Preset, QueueName, Recurrence,
-    RecurrenceError, Request, Response, RetryPolicy, Revision, Schedule, Set, SetOptions,
-    SettingError, SettingName, SettingPrecondition, SettingsVersion, Settled, Shift, StateKind,
-    TimerError, TimerId, TimerName, Timestamp, Verdict, Was, Zone, check_policy,
+    Missed, Moved, Outcome, Overlap, PolicyError, Precondition, Preset, QueueName, Receipt,
+    Recurrence, RecurrenceError, Request, Response, RetryPolicy, Revision, Schedule, Set,
+    SetOptions, SettingError, SettingName, SettingPrecondition, SettingsVersion, Settled, Shift,
+    StateKind, TimerError, TimerId, TimerName, Timestamp, Verdict, Was, Zone, check_policy,
 };
 
 use crate::wire::{
     WireBody, WireDelays, WireDue, WireError, WireJitter, WireMissed, WireMode, WirePolicy,
-    WirePrecondition, WireRecurrence, WireRequest, WireResponse, WireSchedule, WireShift,
-    WireState, WireVerdict,
+    WirePrecondition, WireReceipt, WireRecurrence, WireRequest, WireResponse, WireSchedule,
+    WireShift, WireState, WireVerdict,
 };
+
+fn options_of(
+    missed: WireMissed,
+    recurrence: Option<WireRecurrence<'_>>,
+) -> Result<SetOptions, TimerError> {
+    let recurrence = recurrence.map(WireRecurrence::recurrence).transpose()?;
+    Ok(SetOptions {
+        missed: missed.missed(),
+        recurrence: recurrence.map(Box::new),
+        ..SetOptions::default()
+    })
+}
 
 impl<'a> WireRequest<'a> {
     /// # Errors
@@ -33,15 +45,37 @@ impl<'a> WireRequest<'a> {
                 options,
             } => {
                 let (queue, key) = parts(name);
-                Self::Set {
-                    queue,
-                    key,
-                    due: WireDue::of(*due),
-                    policy: WirePolicy::of(policy)?,
-                    payload,
-                    precondition: WirePrecondition::of(*precondition),
-                    missed: WireMissed::of(options.missed),
-                    recurrence: options.recurrence.as_deref().map(WireRecurrence::of),
+                let due = WireDue::of(*due);
+                let policy = WirePolicy::of(policy)?;
+                let precondition = WirePrecondition::of(*precondition);
+                let missed = WireMissed::of(options.missed);
+                let recurrence = options.recurrence.as_deref().map(WireRecurrence::of);
+                match options.receipt.as_deref() {
+                    None => Self::Set {
+                        queue,
+                        key,
+                        due,
+                        policy,
+                        payload,
+                        precondition,
+                        missed,
+                        recurrence,
+                    },
+                    Some(receipt) => Self::SetOnce {
+                        queue,
+                        key,
+                        due,
+                        policy,
+                        payload,
+                        precondition,
+                        missed,
+                        recurrence,
+                        receipt: WireReceipt {
+                            key: receipt.key,
+                            fingerprint: receipt.fingerprint,
+                            keep: receipt.keep,
+                        },
+                    },
                 }
             }
             Request::Move {
@@ -157,12 +191,31 @@ impl<'a> WireRequest<'a> {
                 policy: policy.policy()?,
                 payload: payload.to_vec(),
                 precondition: precondition.of_timer(),
+                options: options_of(missed, recurrence)?,
+            },
+            Self::SetOnce {
+                queue,
+                key,
+                due,
+                policy,
+                payload,
+                precondition,
+                missed,
+                recurrence,
+                receipt,
+            } => Request::Set {
+                name: TimerName::from_text(queue, key)?,
+                due: due.due(),
+                policy: policy.policy()?,
+                payload: payload.to_vec(),
+                precondition: precondition.of_timer(),
                 options: SetOptions {
-                    missed: missed.missed(),
-                    recurrence: match recurrence {
-                        Some(recurrence) => Some(Box::new(recurrence.recurrence()?)),
-                        None => None,
-                    },
+                    receipt: Some(Box::new(Receipt {
+                        key: receipt.key,
+                        fingerprint: receipt.fingerprint,
+                        keep: receipt.keep,
+                    })),
+                    ..options_of(missed, recurrence)?
                 },
             },
             Self::Move {
@@ -481,6 +534,11 @@ impl WireState {
 impl<'a> WireResponse<'a> {
     fn of(response: &'a Response) -> Self {
         match response {
+            Response::Set(set) if set.replayed => Self::Replayed {
+                store: set.id.store,
+                set: set.id.set.0,
+                due: set.due.as_micros(),
+            },
             Response::Set(set) => Self::Set {
                 store: set.id.store,
                 set: set.id.set.0,
@@ -533,6 +591,17 @@ impl<'a> WireResponse<'a> {
                 revision: Revision(revision),
                 due: Timestamp::from_micros(due),
                 replaced: replaced.map(WireState::state),
+                replayed: false,
+            }),
+            Self::Replayed { store, set, due } => Response::Set(Set {
+                id: TimerId {
+                    store,
+                    set: Revision(set),
+                },
+                revision: Revision(set),
+                due: Timestamp::from_micros(due),
+                replaced: None,
+                replayed: true,
             }),
             Self::Moved {
                 revision,
@@ -634,6 +703,8 @@ impl<'a> WireError<'a> {
                 state: WireState::of(*state),
                 until: until.map(Timestamp::as_micros),
             },
+            TimerError::ReceiptMismatch => Self::ReceiptMismatch,
+            TimerError::ReceiptPending => Self::ReceiptPending,
             TimerError::Changed { current } => Self::Changed { current: current.0 },
             TimerError::Exists { state } => Self::Exists(WireState::of(*state)),
             TimerError::Draining { queue, mode } => Self::Draining {
@@ -745,6 +816,8 @@ impl<'a> WireError<'a> {
                 state: state.state(),
                 until: until.map(Timestamp::from_micros),
             },
+            Self::ReceiptMismatch => TimerError::ReceiptMismatch,
+            Self::ReceiptPending => TimerError::ReceiptPending,
             Self::Changed { current } => TimerError::Changed {
                 current: Revision(current),
             },

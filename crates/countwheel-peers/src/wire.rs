@@ -99,6 +99,27 @@ pub(crate) enum WireRequest<'a> {
         revision: u64,
         attempt: u32,
     },
+    /// A set that may be repeated.
+    SetOnce {
+        queue: &'a str,
+        key: &'a str,
+        due: WireDue,
+        #[serde(borrow)]
+        policy: WirePolicy<'a>,
+        #[serde(with = "serde_bytes")]
+        payload: &'a [u8],
+        precondition: WirePrecondition,
+        missed: WireMissed,
+        recurrence: Option<WireRecurrence<'a>>,
+        receipt: WireReceipt,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct WireReceipt {
+    pub(crate) key: [u8; 16],
+    pub(crate) fingerprint: [u8; 32],
+    pub(crate) keep: Duration,
 }
 
 /// How a leased attempt ended.
@@ -266,6 +287,12 @@ pub(crate) enum WireResponse<'a> {
     Extended {
         until: u64,
     },
+    /// The answer to an earlier set.
+    Replayed {
+        store: u64,
+        set: u64,
+        due: u64,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -377,6 +404,8 @@ pub(crate) enum WireError<'a> {
         state: WireState,
         until: Option<u64>,
     },
+    ReceiptMismatch,
+    ReceiptPending,
 }
 
 /// How many timers are there in these shards?

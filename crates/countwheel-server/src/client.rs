@@ -15,6 +15,7 @@ use countwheel_time::{By, Timestamp};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use hyper::http::request::Builder;
 use hyper::{Method, Request, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as HttpClient;
@@ -142,6 +143,27 @@ impl Client {
         let path = timer_path(queue, key, "");
         self.send_text(Method::PUT, &path, Some(timer.to_json()), precondition)
             .await
+    }
+
+    /// Sets a timer whose key the server draws. With an idempotency key it may be repeated: within a day, the same
+    /// request has the same answer and sets nothing more.
+    ///
+    /// # Errors
+    /// [`ClientError`]; without an idempotency key see [`ClientError::is_unknown`] before repeating it.
+    pub async fn post(
+        &self,
+        queue: &str,
+        timer: &NewTimer,
+        idempotency_key: Option<&str>,
+    ) -> Result<Answer<TimerSet>, ClientError> {
+        sayable(timer.retry.as_ref())?;
+        let path = format!("/v1/queues/{}/timers", escape(queue));
+        let mut request = self.request(Method::POST, &path, Precondition::None);
+        if let Some(key) = idempotency_key {
+            let quoted = key.replace('\\', "\\\\").replace('"', "\\\"");
+            request = request.header("idempotency-key", format!("\"{quoted}\""));
+        }
+        self.send_request(request, Some(timer.to_json())).await
     }
 
     /// Moves a pending timer to another deadline.
@@ -675,6 +697,11 @@ impl Client {
         body: Option<String>,
         precondition: Precondition,
     ) -> Result<Answer<T>, ClientError> {
+        let request = self.request(method, path, precondition);
+        self.send_request(request, body).await
+    }
+
+    fn request(&self, method: Method, path: &str, precondition: Precondition) -> Builder {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.server));
@@ -688,6 +715,14 @@ impl Client {
                 request = request.header(IF_MATCH, format!("\"{revision}\""));
             }
         }
+        request
+    }
+
+    async fn send_request<T: DeserializeOwned>(
+        &self,
+        mut request: Builder,
+        body: Option<String>,
+    ) -> Result<Answer<T>, ClientError> {
         let body = match body {
             Some(json) => {
                 request = request.header(CONTENT_TYPE, "application/json");
@@ -1042,6 +1077,9 @@ pub fn one_line(json: &RawValue) -> String {
 /// The answer to a set.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct TimerSet {
+    /// Its key.
+    #[serde(default)]
+    pub key: String,
     /// What every delivery of this timer carries.
     pub id: String,
     /// Its revision.
@@ -1712,7 +1750,7 @@ fn queue_path(queue: Option<&str>, verb: &str) -> String {
     }
 }
 
-fn timer_path(queue: &str, key: &str, verb: &str) -> String {
+pub(crate) fn timer_path(queue: &str, key: &str, verb: &str) -> String {
     format!("/v1/queues/{}/timers/{}{verb}", escape(queue), escape(key))
 }
 

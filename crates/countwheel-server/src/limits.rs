@@ -6,6 +6,7 @@ use std::time::Duration;
 use countwheel_durable::{Answer, Config, Record};
 
 use crate::api::TESTS_MAX;
+use crate::api::idempotency::KEPT_FOR;
 use crate::resources::{blocked, breaker, failing, flows, queue};
 use crate::{answered, deliver, pool, pull, traced};
 
@@ -107,6 +108,10 @@ fn constants() -> Vec<(&'static str, Vec<u64>)> {
         (
             "how long a purge that is through is shown",
             vec![millis(countwheel_durable::Purge::SHOWN_FOR)],
+        ),
+        (
+            "how long the receipt of a `POST` is kept",
+            vec![millis(KEPT_FOR)],
         ),
         (
             "endpoints whose health a node knows",

@@ -597,6 +597,7 @@ impl World {
         SetOptions {
             missed: Missed::Fire,
             recurrence: Some(Box::new(recurrence)),
+            ..SetOptions::default()
         }
     }
 

@@ -40,6 +40,7 @@ pub mod nodes;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 mod random;
+pub mod receipts;
 pub mod rot;
 pub mod sabotage;
 pub mod shards;

@@ -150,6 +150,8 @@ enum Command {
     Flows(prove::FlowsOf),
     /// Run worlds of workers that lease attempts, and settle, extend and lose them.
     Leases(prove::Leases),
+    /// Run worlds of callers that set timers once and ask again.
+    Receipts(prove::Receipts),
     /// Run worlds of nodes that lend each other the places of limits.
     Loans(prove::LoansOf),
     /// Run worlds of workers that ask one node for the leases of all.
@@ -300,6 +302,7 @@ fn main() -> ExitCode {
         Command::Nodes(nodes) => nodes.run(),
         Command::Flows(flows) => flows.run(),
         Command::Leases(leases) => leases.run(),
+        Command::Receipts(receipts) => receipts.run(),
         Command::Loans(loans) => loans.run(),
         Command::Gathers(gathers) => gathers.run(),
         Command::Copies(copies) => copies.run(),

@@ -16,6 +16,7 @@ use crate::loans;
 use crate::machine::{Kind, Machine};
 use crate::nodes;
 use crate::panic_text;
+use crate::receipts;
 use crate::rot;
 use crate::shards;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, removed, scrub, starts};
@@ -194,7 +195,7 @@ impl Drop for Planted {
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, nodes that share them, timers that wait for
-/// flows, attempts that are leased, nodes that lend each other places, nodes
+/// flows, attempts that are leased, sets that are repeated, nodes that lend each other places, nodes
 /// that lease for each other's workers, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
@@ -250,6 +251,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     ];
     if of_leases.contains(&&*name) {
         return "leases";
+    }
+    if name.starts_with("Receipt") || name == "ReplayAnswersLater" {
+        return "receipts";
     }
     if IN_SHARDS.contains(&bug) || matches!(bug, PlantedBug::Postgres(_)) {
         return "shards";
@@ -319,6 +323,15 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
                 ..leases::Options::default()
             };
             leases::run(seed, &options)
+                .err()
+                .map(|failure| failure.what)
+        }
+        "receipts" => {
+            let options = receipts::Options {
+                planted_bug: Some(bug),
+                ..receipts::Options::default()
+            };
+            receipts::run(seed, &options)
                 .err()
                 .map(|failure| failure.what)
         }

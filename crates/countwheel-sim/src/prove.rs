@@ -13,7 +13,7 @@ use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
 use countwheel_sim::{
-    Failure, Random, flows, gathers, leases, loans, nodes, panic_text, rot, shards,
+    Failure, Random, flows, gathers, leases, loans, nodes, panic_text, receipts, rot, shards,
 };
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::Mutex;
@@ -166,6 +166,23 @@ pub(crate) struct Leases {
     #[arg(long, default_value = "1")]
     first_seed: String,
     /// How many steps each before everything works.
+    #[arg(long, default_value_t = 300)]
+    steps: u64,
+    /// How many of the last things that happened to show if one fails.
+    #[arg(long, default_value_t = 60)]
+    log: usize,
+}
+
+/// What `sim receipts` takes.
+#[derive(Args)]
+pub(crate) struct Receipts {
+    /// How many seeds.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// How many steps each.
     #[arg(long, default_value_t = 300)]
     steps: u64,
     /// How many of the last things that happened to show if one fails.
@@ -476,6 +493,26 @@ impl Leases {
     fn prove(&self, first: u64, options: &leases::Options) -> Result<String, Box<Failure>> {
         let run = |seed| leases::run(seed, options);
         prove_all(first, self.seeds, run, leases::Report::add)
+    }
+}
+
+impl Receipts {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        let options = receipts::Options {
+            steps: self.steps,
+            log: self.log,
+            ..receipts::Options::default()
+        };
+        report(self.prove(first, &options), "receipts")
+    }
+
+    fn prove(&self, first: u64, options: &receipts::Options) -> Result<String, Box<Failure>> {
+        let run = |seed| receipts::run(seed, options);
+        prove_all(first, self.seeds, run, receipts::Report::add)
     }
 }
 

@@ -451,6 +451,7 @@ fn recurring(schedule: Schedule) -> Result<Request, TimerError> {
         options: SetOptions {
             missed: Missed::Collapse,
             recurrence: Some(Recurrence::new(schedule).into()),
+            ..SetOptions::default()
         },
     })
 }

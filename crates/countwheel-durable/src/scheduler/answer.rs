@@ -6,9 +6,9 @@ use crate::drain;
 use crate::planted::planted;
 use crate::policy::check_policy;
 use crate::{
-    Configured, Due, DueClock, Forgotten, Moved, Precondition, Record, Recurring, Request,
-    Response, RetryPolicy, Revision, Set, SetOptions, Setting, SettingName, SettingPrecondition,
-    Shift, State, StateKind, TimerError, TimerId, TimerName, Was,
+    Configured, Due, DueClock, Forgotten, Moved, NameError, Precondition, Record, Recurring,
+    Request, Response, RetryPolicy, Revision, Set, SetOptions, Setting, SettingName,
+    SettingPrecondition, Shift, State, StateKind, TimerError, TimerId, TimerName, Was,
 };
 use countwheel_time::Timestamp;
 
@@ -28,6 +28,9 @@ impl Scheduler {
         request: Request,
         draft: &mut Draft<'_>,
     ) -> Result<Response, TimerError> {
+        if request.name().is_some_and(|name| name.queue.is_reserved()) {
+            return Err(NameError::NamespaceReserved.into());
+        }
         match request {
             Request::Set {
                 name,
@@ -95,9 +98,18 @@ impl Scheduler {
             due,
             policy,
             payload,
-            precondition,
-            options,
+            mut precondition,
+            mut options,
         } = asked;
+        let receipt = options.receipt.take();
+        if let Some(receipt) = &receipt {
+            if let Some(set) = self.replay(&name, receipt, draft)? {
+                return Ok(set);
+            }
+            if !planted!(ReceiptReplaces) {
+                precondition = Precondition::Absent;
+            }
+        }
         if let Some(mode) = self.drains.refusal(&name.queue)
             && !planted!(DrainTakesSets)
         {
@@ -144,34 +156,36 @@ impl Scheduler {
             due = recurring.due(id);
             asked = due;
         }
-        self.write(
-            draft,
-            Box::new(Record {
-                name,
-                id,
-                revision,
-                state: State::Pending,
-                // On the line of the deadline, so that the one is never before the other.
-                created: self.now.by(clock),
-                due,
-                clock,
-                missed: options.missed,
-                recurring,
-                first_due: asked,
-                policy,
-                failures: 0,
-                interruptions: 0,
-                attempt: 0,
-                attempts: Vec::new(),
-                payload,
-            }),
-        );
+        let record = Box::new(Record {
+            name,
+            id,
+            revision,
+            state: State::Pending,
+            // On the line of the deadline, so that the one is never before the other.
+            created: self.now.by(clock),
+            due,
+            clock,
+            missed: options.missed,
+            recurring,
+            first_due: asked,
+            policy,
+            failures: 0,
+            interruptions: 0,
+            attempt: 0,
+            attempts: Vec::new(),
+            payload,
+        });
+        if let Some(receipt) = &receipt {
+            self.keep_receipt(receipt, &record, draft);
+        }
+        self.write(draft, record);
         self.stats.set += 1;
         Ok(Set {
             id,
             revision,
             due,
             replaced,
+            replayed: false,
         })
     }
 

@@ -950,6 +950,14 @@ impl Totals {
         self.by_state[state as usize]
     }
 
+    /// Counts a queue no more.
+    pub(crate) fn take_off(&mut self, counts: &QueueCounts) {
+        self.queues = self.queues.saturating_sub(1);
+        for (sum, count) in self.by_state.iter_mut().zip(counts.by_state) {
+            *sum = sum.saturating_sub(count);
+        }
+    }
+
     /// The sum of these.
     fn of_all(counts: &[QueueCounts]) -> Self {
         let mut totals = Self::default();

@@ -334,6 +334,7 @@ fn runs_that_came_due_while_a_flow_was_closed_are_held() {
         options: SetOptions {
             missed: Missed::Fire,
             recurrence: Some(Box::new(recurrence)),
+            ..SetOptions::default()
         },
     };
     let event = Event::Request(Ticket(1), request);

@@ -18,6 +18,7 @@ mod memory;
 mod nodes;
 mod overdue;
 mod purge;
+mod receipts;
 mod recurring;
 mod runner;
 mod settings;

@@ -83,7 +83,11 @@ impl Bench {
 
     fn set(&mut self, key: &str, due: Due, missed: Missed, recurrence: Recurrence) -> Timestamp {
         let recurrence = Some(Box::new(recurrence));
-        let options = SetOptions { missed, recurrence };
+        let options = SetOptions {
+            missed,
+            recurrence,
+            ..SetOptions::default()
+        };
         match self.ask(set(key, due, options)).unwrap() {
             Response::Set(Set { due, .. }) => due,
             other => panic!("{other:?}"),
@@ -878,7 +882,11 @@ fn a_recurrence_out_of_its_bounds_changes_nothing() {
         anchor: Some(NOON + Due::MAX_AHEAD + seconds(1)),
     };
     let refuse = |bench: &mut Bench, missed, recurrence| {
-        let options = SetOptions { missed, recurrence };
+        let options = SetOptions {
+            missed,
+            recurrence,
+            ..SetOptions::default()
+        };
         let refused = bench.ask(set("a", after(1), options)).unwrap_err();
         assert_eq!(bench.find("a"), None);
         refused

@@ -6,8 +6,8 @@ use std::time::Duration;
 use countwheel_durable::store::StoreError;
 use countwheel_durable::{
     BatchError, Configured, CronExpression, DrainMode, Due, Jitter, Missed, Moved, Overlap,
-    PolicyError, Precondition, Preset, QueueName, Recurrence, RecurrenceError, Request, Response,
-    RetryPolicy, Revision, Schedule, Set, SetOptions, SettingError, SettingName,
+    PolicyError, Precondition, Preset, QueueName, Receipt, Recurrence, RecurrenceError, Request,
+    Response, RetryPolicy, Revision, Schedule, Set, SetOptions, SettingError, SettingName,
     SettingPrecondition, SettingsVersion, Shift, StateKind, TimerError, TimerId, TimerName,
     Timestamp, UnknownZone, Was, Zone,
 };
@@ -108,6 +108,14 @@ fn recurrence(random: &mut Random) -> Recurrence {
     }
 }
 
+fn receipt(random: &mut Random) -> Receipt {
+    Receipt {
+        key: std::array::from_fn(|_| byte(random)),
+        fingerprint: std::array::from_fn(|_| byte(random)),
+        keep: span(random),
+    }
+}
+
 pub(super) fn request(random: &mut Random) -> Request {
     match random.below(6) {
         0 => {
@@ -121,7 +129,11 @@ pub(super) fn request(random: &mut Random) -> Request {
                 policy: policy(random),
                 payload: (0..random.below(300)).map(|_| byte(random)).collect(),
                 precondition: precondition(random),
-                options: SetOptions { missed, recurrence },
+                options: SetOptions {
+                    missed,
+                    recurrence,
+                    receipt: (random.below(2) == 0).then(|| Box::new(receipt(random))),
+                },
             }
         }
         1 => {
@@ -164,7 +176,20 @@ pub(super) fn request(random: &mut Random) -> Request {
 
 pub(super) fn response(random: &mut Random) -> Response {
     let state = [None, Some(StateKind::Pending), Some(StateKind::Dead)];
-    match random.below(4) {
+    match random.below(5) {
+        4 => {
+            let set = Revision(random.draw());
+            Response::Set(Set {
+                id: TimerId {
+                    store: random.draw(),
+                    set,
+                },
+                revision: set,
+                due: time(random),
+                replaced: None,
+                replayed: true,
+            })
+        }
         0 => Response::Set(Set {
             id: TimerId {
                 store: random.draw(),
@@ -173,6 +198,7 @@ pub(super) fn response(random: &mut Random) -> Response {
             revision: Revision(random.draw()),
             due: time(random),
             replaced: pick(random, &state),
+            replayed: false,
         }),
         1 => Response::Moved(Moved {
             revision: Revision(random.draw()),
@@ -207,6 +233,8 @@ pub(super) fn errors() -> Vec<TimerError> {
     };
     vec![
         TimerError::NotFound,
+        TimerError::ReceiptMismatch,
+        TimerError::ReceiptPending,
         TimerError::Gone { at },
         TimerError::Conflict { state },
         TimerError::Changed {

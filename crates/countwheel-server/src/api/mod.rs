@@ -3,6 +3,7 @@
 mod cluster;
 mod drain;
 pub(crate) mod endpoints;
+pub(crate) mod idempotency;
 pub(crate) mod json;
 mod leases;
 mod moving;
@@ -36,7 +37,10 @@ use axum::http::{
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use countwheel_durable::{self as durable, Record, State as Standing, TimerError, Timers, Trouble};
+use countwheel_durable::store::Shard;
+use countwheel_durable::{
+    self as durable, Key, Record, State as Standing, TimerError, Timers, Trouble,
+};
 use countwheel_time::Clock;
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -44,6 +48,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, oneshot};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use self::idempotency::Posts;
 use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
 use crate::answered::KeepAnswers;
@@ -150,6 +155,8 @@ pub struct App {
     /// What makes the requests of tests of endpoints.
     tester: Option<HttpHandler>,
     tests: Semaphore,
+    /// What POSTs with an idempotency key need.
+    posts: Posts,
     /// What of the answers of targets is kept, and shown.
     keep_answers: KeepAnswers,
     next_request: AtomicU64,
@@ -200,6 +207,16 @@ impl std::fmt::Debug for Token {
     }
 }
 
+/// Hands an answer on to a caller.
+fn answer_to(
+    send: oneshot::Sender<Result<durable::Response, TimerError>>,
+) -> impl FnOnce(Result<durable::Response, TimerError>) + Send + 'static {
+    move |answer| {
+        // A caller that hung up does not hear what was done.
+        send.send(answer).unwrap_or_default();
+    }
+}
+
 impl App {
     /// The API of `timers`. In `dev`, there is `/echo` as well.
     #[must_use]
@@ -230,6 +247,7 @@ impl App {
             leaser: None,
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
+            posts: Posts::default(),
             keep_answers: KeepAnswers::default(),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
@@ -295,6 +313,11 @@ impl App {
     pub(crate) fn with_tester(mut self, tester: HttpHandler) -> Self {
         self.tester = Some(tester);
         self
+    }
+
+    /// What POSTs with an idempotency key need of each other.
+    pub(crate) fn posts(&self) -> &Posts {
+        &self.posts
     }
 
     /// The queues and endpoints that are stored.
@@ -402,16 +425,36 @@ impl App {
         self.token.is_some()
     }
 
+    /// The key of a timer, where its tag decides about its shard.
+    pub(crate) fn tagged<'k>(&self, key: &'k Key) -> Option<&'k Key> {
+        self.timers.shards().is_by_tag().then_some(key)
+    }
+
     /// Hands a request to the scheduler. The future waits for the answer of its verb.
     pub(crate) fn ask<T: TryFrom<durable::Response>>(
         &self,
         request: durable::Request,
     ) -> impl Future<Output = Result<T, TimerError>> {
         let (send, receive) = oneshot::channel();
-        self.timers.submit(request, move |answer| {
-            // A caller that hung up does not hear what was done.
-            send.send(answer).unwrap_or_default();
-        });
+        self.timers.submit(request, answer_to(send));
+        self.answered(receive)
+    }
+
+    /// The same of a change of a setting, for the owner of the first shard: one owner sees all changes in order.
+    pub(crate) fn ask_first_shard<T: TryFrom<durable::Response>>(
+        &self,
+        request: durable::Request,
+    ) -> impl Future<Output = Result<T, TimerError>> {
+        let (send, receive) = oneshot::channel();
+        let timers = &self.timers;
+        timers.submit_at(Shard::ONLY, request, answer_to(send));
+        self.answered(receive)
+    }
+
+    fn answered<T: TryFrom<durable::Response>>(
+        &self,
+        receive: oneshot::Receiver<Result<durable::Response, TimerError>>,
+    ) -> impl Future<Output = Result<T, TimerError>> {
         let late = || TimerError::Unknown("the database has not answered in time".to_owned());
         let wrong = |_| TimerError::Unknown("the answer was that of another request".to_owned());
         async move {
@@ -520,7 +563,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/queues:drain", post(drain::drain_all))
         .route("/v1/queues:resume", post(drain::resume_all))
         .route("/v1/queues/{queue}", queue)
-        .route("/v1/queues/{queue}/timers", get(timers::list))
+        .route(
+            "/v1/queues/{queue}/timers",
+            get(timers::list).post(timers::post),
+        )
         .route("/v1/queues/{queue}/timers/{key}", timer)
         .route("/v1/leases", post(leases::of_queues))
         .route("/v1/leases:ack", post(leases::ack))
@@ -691,7 +737,7 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
         ));
     }
     if guarded {
-        return request::unknown_wishes(request.headers());
+        return request::unknown_wishes(request);
     }
     None
 }

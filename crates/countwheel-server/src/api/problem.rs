@@ -78,6 +78,8 @@ pub(crate) enum Code {
     PlacementFixed,
     PushQueue,
     PullQueue,
+    IdempotencyMismatch,
+    IdempotencyInProgress,
 }
 
 impl Code {
@@ -179,6 +181,16 @@ impl Code {
             Self::PlacementFixed => ("placement_fixed", S::CONFLICT, "Placement is fixed"),
             Self::PushQueue => ("push_queue", S::CONFLICT, "Queue is pushed"),
             Self::PullQueue => ("pull_queue", S::UNPROCESSABLE_ENTITY, "Queue is pulled"),
+            Self::IdempotencyMismatch => (
+                "idempotency_mismatch",
+                S::UNPROCESSABLE_ENTITY,
+                "Another request had this idempotency key",
+            ),
+            Self::IdempotencyInProgress => (
+                "idempotency_in_progress",
+                S::CONFLICT,
+                "A request with this idempotency key is under way",
+            ),
         }
     }
 }
@@ -314,7 +326,10 @@ impl IntoResponse for Problem {
             HeaderValue::from_static("application/problem+json"),
         );
         match self.code {
-            Code::Overloaded | Code::StoreUnavailable | Code::ShardUnavailable => {
+            Code::Overloaded
+            | Code::StoreUnavailable
+            | Code::ShardUnavailable
+            | Code::IdempotencyInProgress => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
             }
             Code::StorageFull => {
@@ -365,6 +380,14 @@ impl From<TimerError> for Problem {
                     state: Some(state.as_str()),
                     ..Self::new(Code::Exists, error.to_string())
                 };
+            }
+            TimerError::ReceiptMismatch => {
+                let detail = "a request with this Idempotency-Key had another body";
+                return Self::new(Code::IdempotencyMismatch, detail);
+            }
+            TimerError::ReceiptPending => {
+                let detail = "a request with this Idempotency-Key is under way: ask again";
+                return Self::new(Code::IdempotencyInProgress, detail);
             }
             TimerError::Draining { .. } => Code::Draining,
             TimerError::PayloadTooLarge { .. } | TimerError::BatchTooLong { .. } => Code::TooLarge,
@@ -455,7 +478,9 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 46] = [
+    const ALL: [Code; 48] = [
+        Code::IdempotencyInProgress,
+        Code::IdempotencyMismatch,
         Code::Malformed,
         Code::LeaseLost,
         Code::PlacementFixed,

@@ -38,7 +38,7 @@ pub(crate) fn read(object: &mut Object<'_>) -> Result<Option<(Due, SetOptions)>,
         }
         let once = SetOptions {
             missed,
-            recurrence: None,
+            ..SetOptions::default()
         };
         return match first {
             Some(first) => Ok(Some((read_first(&first)?, once))),
@@ -102,7 +102,12 @@ pub(crate) fn read(object: &mut Object<'_>) -> Result<Option<(Due, SetOptions)>,
         unschedulable(at_fault, &error.to_string())
     })?;
     let recurrence = Some(Box::new(recurrence));
-    Ok(Some((due, SetOptions { missed, recurrence })))
+    let options = SetOptions {
+        missed,
+        recurrence,
+        ..SetOptions::default()
+    };
+    Ok(Some((due, options)))
 }
 
 fn read_first((kind, field): &(&str, Field<'_>)) -> Result<Due, Problem> {

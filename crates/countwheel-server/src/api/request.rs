@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, Request, Uri, header};
+use axum::http::{HeaderMap, HeaderName, Method, Request, Uri, header};
 use countwheel_durable::{Key, Precondition, QueueName, Revision, TimerName};
 use http_body_util::BodyExt;
 use memmap2::MmapMut;
@@ -14,6 +14,7 @@ use percent_encoding::percent_decode_str;
 
 use super::App;
 use super::drain;
+use super::idempotency::IDEMPOTENCY_KEY;
 use super::problem::{Code, Problem};
 use crate::bodies::Share;
 use crate::callers::Caller;
@@ -332,23 +333,35 @@ pub(crate) enum Known {
 }
 
 /// Refuses what would change what a request does and is nowhere honoured.
-pub(crate) fn unknown_wishes(headers: &HeaderMap) -> Option<Problem> {
-    const REFUSED: [(&str, &str); 2] = [
-        ("prefer", "no preference is supported here"),
-        (
-            "idempotency-key",
-            "an idempotency key is not supported here: a set of the same timer may be repeated, \
-             and If-Match and If-None-Match keep it from being done twice",
-        ),
-    ];
-    let (_, detail) = REFUSED
-        .iter()
-        .find(|(name, _)| headers.contains_key(*name))?;
-    Some(Problem::malformed(*detail))
+pub(crate) fn unknown_wishes(request: &Request<Body>) -> Option<Problem> {
+    let headers = request.headers();
+    if headers.contains_key("prefer") {
+        return Some(Problem::malformed("no preference is supported here"));
+    }
+    if headers.contains_key(&IDEMPOTENCY_KEY) && !is_post_of_timer(request) {
+        let detail = "an Idempotency-Key goes with POST /v1/queues/{queue}/timers alone: a set of a named timer may \
+                      be repeated, and If-Match and If-None-Match keep it from being done twice";
+        return Some(Problem::malformed(detail));
+    }
+    None
+}
+
+/// Whether this is a set whose key the service draws.
+fn is_post_of_timer(request: &Request<Body>) -> bool {
+    let mut segments = request.uri().path().split('/').skip(1);
+    let mut is = |word: &str| segments.next() == Some(word);
+    let is_of_queue = is("v1") && is("queues");
+    is_of_queue
+        && segments.nth(1) == Some("timers")
+        && segments.next().is_none()
+        && request.method() == Method::POST
 }
 
 /// The header's value, if it is there; refused if it is there twice or no ASCII.
-fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, Problem> {
+pub(super) fn only<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'h str>, Problem> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),

@@ -11,13 +11,14 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
-    self as durable, DeadReason, Due, Key, Precondition, QueueName, Record, RetryPolicy, Revision,
-    SetOptions, Shards, Shift, StateKind, TimerError, Was,
+    self as durable, DeadReason, Due, Key, Precondition, QueueName, Receipt, Record, RetryPolicy,
+    Revision, SetOptions, Shards, Shift, StateKind, TimerError, Was,
 };
 use countwheel_time::{Random, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::idempotency::{self, REPLAYED};
 use super::json::{self, Field, Kind, Object};
 use super::pages;
 use super::problem::{Code, Problem};
@@ -29,6 +30,7 @@ use super::request::{
 use super::retry::{self, NextAttempt, Standing};
 use super::{App, answer};
 use crate::answered::{Answered, KeepAnswers, micros};
+use crate::client::timer_path;
 use crate::deliver::{carries_body, check_encoding, check_url};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::{Extras, Job, Spread, TIMEOUT_DEFAULT, To};
@@ -101,7 +103,7 @@ pub(super) async fn set(
         policy,
         mut job,
         options,
-    } = read_known(&app, &body, &name).await?;
+    } = read_known(&app, &body, &name.queue, app.tagged(&name.key)).await?;
     // What is made of a long body takes its place.
     let _share = body.into_share();
     job.extras.trace = trace;
@@ -120,6 +122,141 @@ pub(super) async fn set(
         Condition::Exists => replace(&app, request).await?,
     };
     Ok(was_set(&name, set))
+}
+
+/// Sets a timer under a key that the service draws.
+pub(super) async fn post(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let queue = queue_of(request.uri())?;
+    Query::of(request.uri(), &[])?;
+    precondition(request.headers(), Honoured::Nothing)?;
+    let asked_as = idempotency::key_of(request.headers())?;
+    let trace = TraceContext::of(request.headers());
+    let body = json_body_for(&app, &queue, request).await?;
+    let new = match read_known(&app, &body, &queue, None).await {
+        Ok(new) => new,
+        // What was right once may be wrong by now, such as an endpoint that is gone.
+        Err(problem) => {
+            let before = match &asked_as {
+                Some(key) => set_before(&app, &queue, key, &body).await?,
+                None => None,
+            };
+            return before.ok_or(problem);
+        }
+    };
+    let NewTimer {
+        due,
+        policy,
+        mut job,
+        options,
+    } = new;
+    let serial_key = job.extras.serial_key.as_deref();
+    let receipt = match &asked_as {
+        Some(key) => Some(idempotency::receipt(&app, &queue, serial_key, key, &body).await?),
+        None => None,
+    };
+    let name = drawn(&app, &queue, serial_key, receipt.as_ref()).await?;
+    let is_misplaced = |serial: &str| Shards::tag(&name.key) != Some(serial);
+    if app.tagged(&name.key).is_some() && serial_key.is_some_and(is_misplaced) {
+        let detail = "in a cluster, the key that is drawn has the serial_key as its tag: up to 227 bytes, without \
+                      braces, and not in a queue that is in one shard";
+        return Err(Problem::new(Code::InvalidSetting, detail).at("/serial_key"));
+    }
+    let _runs = match receipt {
+        Some(receipt) => Some(app.posts().begin(receipt.key)?),
+        None => None,
+    };
+    // What is made of a long body takes its place.
+    let _share = body.into_share();
+    job.extras.trace = trace;
+    let payload = job.encode();
+    drop(job);
+    let request = durable::Request::Set {
+        name: name.clone(),
+        due,
+        policy,
+        payload,
+        precondition: Precondition::Absent,
+        options: SetOptions {
+            receipt: receipt.map(Box::new),
+            ..options
+        },
+    };
+    match app.ask(request).await {
+        Ok(set) => Ok(was_posted(&name, set)),
+        // The receipt is over, and the timer is not.
+        Err(TimerError::Exists { state }) => {
+            let detail = format!(
+                "the timer of an earlier request with this Idempotency-Key is still there, as {}: it is {state}",
+                name.key.as_str()
+            );
+            Err(Problem::new(Code::Conflict, detail).in_state(state))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The answer to an earlier POST with the same key and the same body, which could not be set any more.
+async fn set_before(
+    app: &App,
+    queue: &QueueName,
+    key: &str,
+    body: &[u8],
+) -> Result<Option<Response>, Problem> {
+    let Ok(mut object) = json::parse(body).and_then(|value| Field::root(value).object()) else {
+        return Ok(None);
+    };
+    let serial_key = object.take("serial_key");
+    let serial_key = serial_key.and_then(|field| field.text().ok().map(String::from));
+    let serial_key = serial_key.as_deref();
+    let receipt = idempotency::receipt(app, queue, serial_key, key, body).await?;
+    let name = drawn(app, queue, serial_key, Some(&receipt)).await?;
+    let read = name.clone();
+    let set = app.read(move |timers| match timers.replayed(&read, &receipt) {
+        Err(TimerError::ReceiptMismatch) => Ok(None),
+        replayed => Ok(replayed?),
+    });
+    Ok(set.await?.map(|set| was_posted(&name, set)))
+}
+
+/// The name of a timer that is set by a POST.
+async fn drawn(
+    app: &App,
+    queue: &QueueName,
+    serial_key: Option<&str>,
+    receipt: Option<&Receipt>,
+) -> Result<durable::TimerName, Problem> {
+    let known = app.resources().await?;
+    let settings = known.queue(queue).and_then(|entry| entry.what.as_deref());
+    let is_in_one = settings.is_some_and(|settings| settings.placement == Placement::One);
+    let tag = if is_in_one {
+        Some(Placement::ONE)
+    } else {
+        serial_key
+    };
+    let drawn = match receipt {
+        Some(receipt) => receipt.key,
+        None => idempotency::at_random()?,
+    };
+    Ok(durable::TimerName {
+        queue: queue.clone(),
+        key: idempotency::key(drawn, tag)?,
+    })
+}
+
+fn was_posted(name: &durable::TimerName, set: durable::Set) -> Response {
+    let mut response = was_set(name, set);
+    let headers = response.headers_mut();
+    let path = timer_path(name.queue.as_str(), name.key.as_str(), "");
+    if let Ok(path) = HeaderValue::from_str(&path) {
+        headers.insert(header::LOCATION, path);
+    }
+    if set.replayed {
+        headers.insert(&REPLAYED, HeaderValue::from_static("true"));
+    }
+    response
 }
 
 fn was_set(name: &durable::TimerName, set: durable::Set) -> Response {
@@ -176,11 +313,11 @@ pub(super) fn tagged(mut response: Response, revision: Revision) -> Response {
 async fn read_known(
     app: &App,
     body: &[u8],
-    name: &durable::TimerName,
+    queue: &QueueName,
+    key: Option<&Key>,
 ) -> Result<NewTimer, Problem> {
     let known = app.resources().await?;
-    let is_tagged = app.timers.shards().is_by_tag();
-    let of = (&name.queue, is_tagged.then_some(&name.key));
+    let of = (queue, key);
     let here = Here {
         targets: &app.targets,
         ceilings: app.catalogue().ceilings(),

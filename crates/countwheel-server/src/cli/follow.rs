@@ -314,6 +314,7 @@ mod tests {
     #[test]
     fn after_a_set_only_what_follows_is_told() {
         let set = TimerSet {
+            key: "order-42".to_owned(),
             id: "tmr-1-1".to_owned(),
             revision: 1,
             due: parse_time(&at(5.0)).unwrap(),

@@ -16,14 +16,15 @@ use super::follow::{Follower, line};
 use super::repeat::{Repeat, missed};
 use super::retry::Retry;
 use super::{Exit, Failure, Terminal, text, watch};
+use crate::api::idempotency::KEY_MAX_BYTES;
 use crate::api::timers::method_of;
 use crate::client::{NewTimer, TimerBody, TimerSet};
 
 /// `countwheel set`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Set {
-    /// The timer's key
-    key: String,
+    /// The timer's key; the server draws one if there is none
+    key: Option<String>,
     #[command(flatten)]
     when: When,
     #[command(flatten)]
@@ -63,11 +64,14 @@ pub struct Set {
     #[command(flatten)]
     retry: Retry,
     /// Only if there is no timer of that key in any state
-    #[arg(long, conflicts_with = "if_revision")]
+    #[arg(long, requires = "key", conflicts_with = "if_revision")]
     if_absent: bool,
     /// Only if the timer has this revision
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "key")]
     if_revision: Option<u64>,
+    /// In place of the key: the same again within a day sets nothing more
+    #[arg(long, value_name = "KEY", conflicts_with = "key", value_parser = idempotency_key)]
+    idempotency_key: Option<String>,
     /// Follow the timer until it is done, dead or removed
     #[arg(long)]
     watch: bool,
@@ -99,18 +103,25 @@ impl Set {
         };
         let client = self.connection.client()?;
         let queue = &self.connection.queue;
-        let answer = client.set(queue, &self.key, &timer, precondition).await?;
+        let answer = match &self.key {
+            Some(key) => client.set(queue, key, &timer, precondition).await?,
+            None => {
+                let asked_as = self.idempotency_key.as_deref();
+                client.post(queue, &timer, asked_as).await?
+            }
+        };
         let set = &answer.value;
+        let key = self.key.as_deref().unwrap_or(&set.key);
         if self.connection.json {
             writeln!(terminal.out, "{}", answer.json())?;
         } else {
-            report("set", &self.key, set, terminal)?;
+            report("set", key, set, terminal)?;
         }
         if !self.watch {
             return Ok(Exit::Done);
         }
         let mut follower = Follower::after_set(set);
-        watch::follow(&self.connection, &self.key, &mut follower, None, terminal).await
+        watch::follow(&self.connection, key, &mut follower, None, terminal).await
     }
 
     fn timer(&self) -> Result<NewTimer, Failure> {
@@ -119,7 +130,11 @@ impl Set {
         let missed = self.missed;
         Ok(NewTimer {
             due,
-            options: SetOptions { missed, recurrence },
+            options: SetOptions {
+                missed,
+                recurrence,
+                ..SetOptions::default()
+            },
             url: self.post.clone().unwrap_or_default(),
             endpoint: self.endpoint.clone().map(|endpoint| {
                 let path = self.path.clone().unwrap_or_default();
@@ -197,6 +212,16 @@ pub(super) fn once_each(headers: &[(String, String)]) -> Result<BTreeMap<String,
         }
     }
     Ok(headers.iter().cloned().collect())
+}
+
+fn idempotency_key(text: &str) -> Result<String, String> {
+    let is_printable = text.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    if is_printable && (1..=KEY_MAX_BYTES).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "it is 1 to {KEY_MAX_BYTES} printable ASCII characters"
+    ))
 }
 
 fn plain_text(text: String) -> TimerBody {

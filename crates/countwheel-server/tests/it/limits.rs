@@ -323,6 +323,14 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             let body = serde_json::json!({ "queues": queues });
             return client.json("POST", "/v1/leases", &body.to_string());
         }
+        "`Idempotency-Key`" => {
+            let key = long(amount);
+            let headers = [
+                ("content-type", "application/json"),
+                ("idempotency-key", &*key),
+            ];
+            return client.send("POST", "/v1/queues/q/timers", &headers, set("").as_bytes());
+        }
         "name of a worker" => {
             return leases(client, &format!(r#"{{"worker":"{}"}}"#, long(amount)));
         }

@@ -150,6 +150,7 @@ impl Model {
                     revision,
                     due,
                     replaced,
+                    ..
                 })) = answer
                 else {
                     return wrong(&answer);

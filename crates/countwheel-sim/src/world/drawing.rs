@@ -223,7 +223,11 @@ impl World {
         };
         let comes_again = self.clients.one_in(self.plan.recurring);
         let recurrence = comes_again.then(|| Box::new(self.draw_recurrence()));
-        SetOptions { missed, recurrence }
+        SetOptions {
+            missed,
+            recurrence,
+            ..SetOptions::default()
+        }
     }
 
     fn draw_recurrence(&mut self) -> Recurrence {
