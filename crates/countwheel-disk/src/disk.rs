@@ -338,6 +338,11 @@ impl Store for DiskStore {
         self.log.acquire(shard)
     }
 
+    /// Notes where the log ends. The program may end before the store is dropped.
+    fn stopped(&self) {
+        self.log.log().close();
+    }
+
     fn commit(&self, lease: Lease, changes: &[Change]) -> Result<(), StoreError> {
         self.raise_format(changes)?;
         self.log.commit(lease, changes)

@@ -7,6 +7,8 @@ use crate::{Settings, SettingsVersion};
 
 /// So many records of settings are read while commits wait.
 const READ_AT_ONCE: usize = 256;
+/// What the problem begins with if one cannot be read.
+const UNREADABLE: &str = "a setting cannot be read";
 /// So often they are read while commits go on, which may change them meanwhile.
 const TRIES: usize = 3;
 
@@ -67,7 +69,9 @@ impl<B: Sorted> LogStore<B> {
     fn unreadable_setting(&self) -> StoreError {
         DiskError::Corrupt {
             path: self.files.path(),
-            problem: "a setting cannot be read".to_owned(),
+            problem: format!(
+                "{UNREADABLE}, here or in a table beside it: `countwheel check` says where"
+            ),
         }
         .into()
     }

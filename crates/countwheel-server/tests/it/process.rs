@@ -91,6 +91,31 @@ fn timers_outlive_the_process() {
 }
 
 #[test]
+fn a_log_of_an_earlier_stop_is_refused_beside_the_tables_of_a_later_one() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    let log = data.join("log");
+    let earlier = directory.0.join("earlier");
+    for key in ["a", "b"] {
+        let server = Server::start(&data);
+        let path = format!("/v1/queues/default/timers/{key}");
+        let body = json!({"in": "1h", "target": {"url": "http://127.0.0.1:9/"}}).to_string();
+        server.client().json("PUT", &path, &body).expect(201);
+        assert!(server.stop().success());
+        if key == "a" {
+            std::fs::create_dir(&earlier).unwrap();
+            for file in std::fs::read_dir(&log).unwrap() {
+                let file = file.unwrap();
+                std::fs::copy(file.path(), earlier.join(file.file_name())).unwrap();
+            }
+        }
+    }
+    std::fs::remove_dir_all(&log).unwrap();
+    std::fs::rename(&earlier, &log).unwrap();
+    refused(&serve(&data, &[]), 1, "the log ends");
+}
+
+#[test]
 fn a_stop_waits_for_the_delivery_that_runs() {
     let directory = Directory::new();
     let data = directory.0.join("data");

@@ -184,7 +184,7 @@ fn settings(store: &dyn Store) -> Result<Settings, StoreError> {
     let settings = match store.settings(SettingsVersion::default()) {
         // As of a record of a list: perhaps for a moment.
         Err(StoreError::Disk(DiskError::Corrupt { problem, .. }))
-            if problem == "a setting cannot be read" =>
+            if problem.starts_with("a setting cannot be read") =>
         {
             return Err(unreadable("a setting"));
         }
