@@ -221,7 +221,7 @@ pub(crate) struct Scheduler {
     /// What was read before the last step: only a planted mistake believes it once more.
     read: Found,
     /// Receipts of the last step: only a planted mistake owes any.
-    owed: Vec<Box<Record>>,
+    owed: Vec<Record>,
     /// What a batch does to the window, until it is certain that it does it.
     put_off: Option<Vec<Put>>,
     aside: Aside,

@@ -307,7 +307,7 @@ impl World {
         for (ticket, expected) in (first..).zip(all) {
             let answer = answers.answers.remove(&ticket);
             let answer = answer.ok_or("a set is not answered")?;
-            self.note(number, body, now, expected, answer)?;
+            self.note(number, body, now, expected, &answer)?;
         }
         if ends {
             // Nobody has heard the answer.
@@ -350,7 +350,7 @@ impl World {
         match (answer, refused) {
             (Ok(responses), None) => {
                 for ((number, expected), response) in all.into_iter().zip(responses) {
-                    self.note(number, 0, now, expected, Ok(response))?;
+                    self.note(number, 0, now, expected, &Ok(response))?;
                 }
                 Ok(())
             }
@@ -388,10 +388,10 @@ impl World {
         body: u8,
         at: Timestamp,
         expected: Expected,
-        answer: Answer,
+        answer: &Answer,
     ) -> Result<(), String> {
         let before = self.first.get(&number).map(|first| first.set);
-        match (expected, &answer) {
+        match (expected, answer) {
             (Expected::Set, Ok(Response::Set(set))) if !set.replayed && set.replaced.is_none() => {
                 if before.is_some_and(|before| before.id == set.id) {
                     return Err(format!("{number} is set anew with its old id: {set:?}"));

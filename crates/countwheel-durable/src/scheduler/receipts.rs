@@ -64,7 +64,7 @@ impl Scheduler {
         let Some(name) = receipt.place(&timer.name) else {
             return;
         };
-        let record = Box::new(Record {
+        let record = Record {
             name,
             // Positions are of one record each, so the receipt has a revision of its own.
             revision: self.next_revision(),
@@ -86,18 +86,18 @@ impl Scheduler {
             attempt: 0,
             attempts: Vec::new(),
             payload: receipt.fingerprint.to_vec(),
-        });
+        };
         if planted!(ReceiptLater) {
             self.owed.push(record);
             return;
         }
-        self.write(draft, record);
+        self.write(draft, Box::new(record));
     }
 
     /// Only a planted mistake owes receipts.
     pub(super) fn keep_owed(&mut self, draft: &mut Draft<'_>) {
         for record in std::mem::take(&mut self.owed) {
-            self.write(draft, record);
+            self.write(draft, Box::new(record));
         }
     }
 }

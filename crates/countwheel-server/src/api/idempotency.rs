@@ -182,7 +182,7 @@ async fn secret(app: &App) -> Result<&hmac::Key, Problem> {
             // Somebody else has put it.
             app.look().await?;
         }
-        let stored = app.read(|timers| stored(timers)).await?;
+        let stored = app.read(stored).await?;
         let secret = match stored {
             Some(secret) => Some(secret),
             None => put(app).await?,

@@ -4,17 +4,13 @@
 use std::thread;
 use std::time::Duration;
 
-use countwheel_postgres::testing;
-use countwheel_time::Patience;
 use serde_json::{Value, json};
 
-use crate::nodes::nodes;
-use crate::support::{
-    Answer, Client, Directory, PATIENCE, Server, Target, pause, program, wait_for_state,
-};
+use crate::support::{Answer, Client, Directory, Server, Target, program, wait_for_state};
 
-const QUEUE: &str = "/v1/queues/orders";
-const FAR: &str = r#"{"in": "9d", "target": {"url": "http://x.invalid/"}, "body": {"n": 7}}"#;
+pub(crate) const QUEUE: &str = "/v1/queues/orders";
+pub(crate) const FAR: &str =
+    r#"{"in": "9d", "target": {"url": "http://x.invalid/"}, "body": {"n": 7}}"#;
 
 fn start() -> (Directory, Server, Client) {
     let directory = Directory::new();
@@ -24,20 +20,20 @@ fn start() -> (Directory, Server, Client) {
 }
 
 /// Sets a timer of the queue, as `key` if there is one.
-fn post_to(client: &mut Client, queue: &str, key: Option<&str>, body: &str) -> Answer {
+pub(crate) fn post_to(client: &mut Client, queue: &str, key: Option<&str>, body: &str) -> Answer {
     let mut headers = vec![("content-type", "application/json")];
     headers.extend(key.map(|key| ("idempotency-key", key)));
     let path = format!("{queue}/timers");
     client.send("POST", &path, &headers, body.as_bytes())
 }
 
-fn post(client: &mut Client, key: Option<&str>, body: &str) -> Answer {
+pub(crate) fn post(client: &mut Client, key: Option<&str>, body: &str) -> Answer {
     post_to(client, QUEUE, key, body)
 }
 
 /// The answer to a repeat of what was answered with `first`.
 #[track_caller]
-fn is_replayed(answer: &Answer, first: &Answer) {
+pub(crate) fn is_replayed(answer: &Answer, first: &Answer) {
     assert_eq!(answer.expect(201), first.expect(201));
     for header in ["location", "etag"] {
         assert_eq!(answer.header(header), first.header(header), "{header}");
@@ -323,83 +319,4 @@ fn a_snapshot_has_the_receipts() {
     assert!(done.status.success(), "{done:?}");
     let server = Server::start(&restored);
     is_replayed(&post(&mut server.client(), Some("k"), FAR), &first);
-}
-
-/// Every node draws the same key, and finds the receipt of what another was asked for.
-#[test]
-#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
-fn a_post_is_repeated_on_another_node() {
-    let database = testing::Server::start(&[]).unwrap();
-    let nodes = nodes(&database, 2);
-    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
-    // Both may have to put the secret of the store.
-    let first: Vec<_> = clients
-        .into_iter()
-        .map(|mut client| {
-            thread::spawn(move || {
-                let answer = post(&mut client, Some("at once"), FAR);
-                (client, answer)
-            })
-        })
-        .collect();
-    let both = first.into_iter().map(|caller| caller.join().unwrap());
-    let (back, answers): (Vec<_>, Vec<_>) = both.unzip();
-    clients = back;
-    let ids: Vec<_> = answers
-        .iter()
-        .filter(|it| it.status == 201)
-        .map(|it| it.json()["id"].clone())
-        .collect();
-    assert!(
-        !ids.is_empty() && ids.iter().all(|id| *id == ids[0]),
-        "{answers:?}"
-    );
-    clients[0]
-        .json("PUT", "/v1/queues/single", r#"{"placement": "one"}"#)
-        .expect(201);
-    clients[0]
-        .json("PUT", "/v1/queues/serial", r#"{"serial": true}"#)
-        .expect(201);
-    // A node knows within a second where the timers of a queue are that another node has put.
-    let patience = Patience::of(PATIENCE);
-    while clients[1]
-        .json("PUT", "/v1/queues/single/timers/k", FAR)
-        .status
-        != 422
-    {
-        assert!(!patience.left().is_zero());
-        pause();
-    }
-    let serial = r#"{"in": "9d", "target": {"url": "http://x.invalid/"}, "serial_key": "c-1"}"#;
-    for number in 0..12 {
-        let (one, other) = (number % 2, (number + 1) % 2);
-        let key = format!("k-{number}");
-        for (queue, body) in [
-            (QUEUE, FAR),
-            ("/v1/queues/single", FAR),
-            ("/v1/queues/serial", serial),
-        ] {
-            let first = post_to(&mut clients[one], queue, Some(&key), body);
-            is_replayed(
-                &post_to(&mut clients[other], queue, Some(&key), body),
-                &first,
-            );
-            let refused = post_to(&mut clients[other], queue, Some(&key), &format!("{body} "));
-            assert_eq!(refused.problem(), (422, "idempotency_mismatch".to_owned()));
-            let path = first.header("location").unwrap().to_owned();
-            clients[other].get(&path).expect(200);
-            post_to(&mut clients[other], queue, None, body).expect(201);
-        }
-    }
-    let queues = clients[0].get("/v1/queues").expect(200);
-    for queue in queues["queues"].as_array().unwrap() {
-        assert_eq!(queue["dead"], 0, "{queues}");
-        assert!(
-            !queue["queue"].as_str().unwrap().contains("internal"),
-            "{queues}"
-        );
-    }
-    let braces = r#"{"in": "9d", "target": {"url": "http://x.invalid/"}, "serial_key": "a}b"}"#;
-    let refused = post_to(&mut clients[0], "/v1/queues/serial", Some("x"), braces);
-    assert_eq!(refused.problem(), (422, "invalid_setting".to_owned()));
 }

@@ -1,14 +1,16 @@
 //! The sentences of the verbs, of a service of one node and of one of three whose every node is asked.
 
 use std::collections::BTreeSet;
+use std::thread;
 use std::time::Duration;
 
 use countwheel_postgres::{PostgresOptions, testing};
 use countwheel_time::Patience;
 use serde_json::{Value, json};
 
+use crate::idempotency::{FAR, QUEUE, is_replayed, post, post_to};
 use crate::sentences::{SENTENCES, client_of, hear};
-use crate::support::{Client, PATIENCE, Server, Target, program};
+use crate::support::{Client, PATIENCE, Server, Target, pause, program};
 
 fn node(options: &PostgresOptions) -> Server {
     let mut command = program();
@@ -44,7 +46,7 @@ pub(crate) fn nodes(database: &testing::Server, count: usize) -> Vec<Server> {
             return nodes;
         }
         assert!(!patience.left().is_zero(), "{answer}");
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -114,7 +116,7 @@ fn each_node_knows_the_endpoints_and_queues_that_another_has_put() {
         != 413
     {
         assert!(!patience.left().is_zero());
-        crate::support::pause();
+        pause();
     }
 }
 
@@ -140,7 +142,7 @@ fn each_node_purges_the_shards_that_it_owns() {
         if asked.status != 503 || patience.left().is_zero() {
             break asked;
         }
-        crate::support::pause();
+        pause();
     };
     assert_eq!(asked.expect(202)["purge"]["shards_left"], 64);
     for number in 0..100 {
@@ -153,7 +155,7 @@ fn each_node_purges_the_shards_that_it_owns() {
             break queue;
         }
         assert!(!patience.left().is_zero(), "{queue}");
-        crate::support::pause();
+        pause();
     };
     assert_eq!(queue["purge"]["removed"], 300);
     let list = first.get("/v1/queues/orders/timers?limit=1000").expect(200);
@@ -233,8 +235,8 @@ fn a_call_at_one_node_leases_from_all() {
 
     // A call that waits is woken by any node.
     let mut waiting = nodes[0].client();
-    let waits = std::thread::spawn(move || lease(&mut waiting, &json!({"max": 5, "wait": "60s"})));
-    crate::support::pause();
+    let waits = thread::spawn(move || lease(&mut waiting, &json!({"max": 5, "wait": "60s"})));
+    pause();
     set_jobs(&mut clients[1], "soon", 5);
     let leases = waits.join().unwrap();
     assert!(!leases.is_empty(), "it waits to the end");
@@ -244,4 +246,83 @@ fn a_call_at_one_node_leases_from_all() {
     set_jobs(&mut clients[0], "rest", 60);
     drop((nodes.pop(), clients.pop()));
     lease_all(&mut clients[0], 60, 25);
+}
+
+/// Every node draws the same key, and finds the receipt of what another was asked for.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_post_is_repeated_on_another_node() {
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+    // Both may have to put the secret of the store.
+    let first: Vec<_> = clients
+        .into_iter()
+        .map(|mut client| {
+            thread::spawn(move || {
+                let answer = post(&mut client, Some("at once"), FAR);
+                (client, answer)
+            })
+        })
+        .collect();
+    let both = first.into_iter().map(|caller| caller.join().unwrap());
+    let (back, answers): (Vec<_>, Vec<_>) = both.unzip();
+    clients = back;
+    let ids: Vec<_> = answers
+        .iter()
+        .filter(|it| it.status == 201)
+        .map(|it| it.json()["id"].clone())
+        .collect();
+    assert!(
+        !ids.is_empty() && ids.iter().all(|id| *id == ids[0]),
+        "{answers:?}"
+    );
+    clients[0]
+        .json("PUT", "/v1/queues/single", r#"{"placement": "one"}"#)
+        .expect(201);
+    clients[0]
+        .json("PUT", "/v1/queues/serial", r#"{"serial": true}"#)
+        .expect(201);
+    // A node knows within a second where the timers of a queue are that another node has put.
+    let patience = Patience::of(PATIENCE);
+    while clients[1]
+        .json("PUT", "/v1/queues/single/timers/k", FAR)
+        .status
+        != 422
+    {
+        assert!(!patience.left().is_zero());
+        pause();
+    }
+    let serial = r#"{"in": "9d", "target": {"url": "http://x.invalid/"}, "serial_key": "c-1"}"#;
+    for number in 0..12 {
+        let (one, other) = (number % 2, (number + 1) % 2);
+        let key = format!("k-{number}");
+        for (queue, body) in [
+            (QUEUE, FAR),
+            ("/v1/queues/single", FAR),
+            ("/v1/queues/serial", serial),
+        ] {
+            let first = post_to(&mut clients[one], queue, Some(&key), body);
+            is_replayed(
+                &post_to(&mut clients[other], queue, Some(&key), body),
+                &first,
+            );
+            let refused = post_to(&mut clients[other], queue, Some(&key), &format!("{body} "));
+            assert_eq!(refused.problem(), (422, "idempotency_mismatch".to_owned()));
+            let path = first.header("location").unwrap().to_owned();
+            clients[other].get(&path).expect(200);
+            post_to(&mut clients[other], queue, None, body).expect(201);
+        }
+    }
+    let queues = clients[0].get("/v1/queues").expect(200);
+    for queue in queues["queues"].as_array().unwrap() {
+        assert_eq!(queue["dead"], 0, "{queues}");
+        assert!(
+            !queue["queue"].as_str().unwrap().contains("internal"),
+            "{queues}"
+        );
+    }
+    let braces = r#"{"in": "9d", "target": {"url": "http://x.invalid/"}, "serial_key": "a}b"}"#;
+    let refused = post_to(&mut clients[0], "/v1/queues/serial", Some("x"), braces);
+    assert_eq!(refused.problem(), (422, "invalid_setting".to_owned()));
 }
