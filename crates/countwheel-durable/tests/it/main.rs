@@ -19,6 +19,7 @@ mod nodes;
 mod overdue;
 mod purge;
 mod recurring;
+mod rules;
 mod runner;
 mod settings;
 mod shards;
