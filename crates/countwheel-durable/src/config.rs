@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::DueScan;
-use crate::{Flows, Retention};
+use crate::{Flows, Retention, Rules};
 
 /// What bounds a scheduler. The defaults suit a service of one process.
 ///
@@ -76,6 +76,8 @@ pub struct Config {
     /// How long timers of a queue are kept once they have ended. Default none: a done timer for
     /// [`keep_done`](Self::keep_done), a dead one until it is removed.
     pub retention: Option<Arc<dyn Retention>>,
+    /// Which rules hold now for timers that leave them to their queues. Default none: those with which each was set.
+    pub rules: Option<Arc<dyn Rules>>,
     /// The seed of the jitter. Default 0: give a random one, so that not all processes
     /// draw the same.
     pub seed: u64,
@@ -115,6 +117,7 @@ impl Default for Config {
             suspect_hold: Duration::from_secs(1),
             flows: None,
             retention: None,
+            rules: None,
             seed: 0,
         }
     }

@@ -128,6 +128,7 @@ mod record;
 mod recurrence;
 mod request;
 mod retention;
+mod rules;
 mod runner;
 mod scheduler;
 mod setting;
@@ -180,6 +181,7 @@ pub use request::{
     SetOptions, Settled, Shift, TimerError, Was,
 };
 pub use retention::{Keep, Retention};
+pub use rules::Rules;
 pub use scheduler::{Event, Ticket};
 pub use setting::{
     Setting, SettingError, SettingName, SettingPrecondition, SettingValue, Settings,

@@ -215,6 +215,22 @@ bugs! {
     PurgeForgetsPosition,
     /// A purge removes what was set since it was asked for.
     PurgeTakesLaterSets,
+    /// After a failure, the retry policy is the one with which the timer was set.
+    RulesRetryOfTheSet,
+    /// A lease without an outcome counts by the policy with which the timer was set.
+    RulesLostOfTheSet,
+    /// A retry is too old by the policy with which the timer was set.
+    RulesAgeOfTheSet,
+    /// Whether a timer was missed is judged by the rule with which it was set.
+    RulesMissedOfTheSet,
+    /// Runs overlap by the rule with which the timer was set.
+    RulesOverlapOfTheSet,
+    /// Another queue is asked for the rules of a timer.
+    RulesOfAnotherQueue,
+    /// The rules of the queue hold, although the timer has named its own.
+    RulesOverOwn,
+    /// The policy by which an attempt was made stays with the timer.
+    RulesKept,
     /// A purge goes over each shard once.
     PurgePassesOnce,
     /// A step that fails takes the outcomes of its turn along.

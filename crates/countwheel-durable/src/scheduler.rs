@@ -45,6 +45,7 @@ mod batch;
 mod leasing;
 mod parking;
 mod receipts;
+mod ruling;
 mod suspected;
 mod unreadable;
 
@@ -881,14 +882,18 @@ impl Scheduler {
                 record.first_due = self.now.convert(record.first_due, record.clock, to);
                 record.clock = to;
                 let not_before = retry_after.map(|wait| boot + wait.min(RETRY_AFTER_MAX));
+                let retry = self.retry_after_failure(&record);
                 let next = policy::next(
-                    &record.policy,
+                    &retry,
                     record.failures,
                     record.first_due,
                     boot,
                     not_before,
                     &mut self.random,
                 );
+                if planted!(RulesKept) {
+                    record.policy = retry.into_owned();
+                }
                 let asked = outcome
                     .retry_in
                     .map(|delay| boot + delay.min(policy::DELAY_MAX));
@@ -1094,7 +1099,10 @@ impl Scheduler {
         };
         let parked = parked.map_or(Duration::ZERO, |it| it.min(by.saturating_since(record.due)));
         let counts_from = record.first_due + parked;
-        let too_old = policy::is_too_old(&record.policy, record.failures, counts_from, by);
+        let too_old = record.failures > 0 && {
+            let retry = self.retry_of_due(&record);
+            policy::is_too_old(&retry, record.failures, counts_from, by)
+        };
         if too_old || record.attempt == u32::MAX {
             if too_old {
                 self.give_up(&mut record, now, DeadReason::TooOld);
@@ -1265,8 +1273,9 @@ impl Scheduler {
     /// Passes over a timer, or a run of one, that is too late for its first attempt. Says whether
     /// the record has changed.
     fn pass_over(&mut self, record: &mut Record, now: Timestamp) -> bool {
+        let missed = self.missed_now(record);
         let Some(mut recurring) = record.recurring.take() else {
-            let too_old = match record.missed {
+            let too_old = match missed {
                 Missed::SkipIfOlderThan(age) => self.now.by(record.clock) > record.first_due + age,
                 Missed::Fire | Missed::Collapse => false,
             };
@@ -1278,7 +1287,7 @@ impl Scheduler {
         };
         let before = recurring.missed;
         let by = self.now.by(recurring.recurrence.clock());
-        let judged = recurring.judge(record.id, by, record.missed);
+        let judged = recurring.judge(record.id, by, missed);
         let passed = recurring.missed.saturating_sub(before);
         self.stats.missed += passed;
         self.counted(&recurring.recurrence, passed);
@@ -1304,13 +1313,14 @@ impl Scheduler {
         let Some(mut recurring) = record.recurring.take() else {
             return false;
         };
+        let rules = (self.missed_now(record), self.overlap_now(record));
         let (missed, overlapped) = (recurring.missed, recurring.overlapped);
         let by = self.now.by(recurring.recurrence.clock());
         let asked = match asked {
             Some(NextRun::In(delay)) => recurring.end_as_asked(by, delay),
             Some(NextRun::Never) | None => None,
         };
-        let ended = asked.unwrap_or_else(|| recurring.end(record.id, by, record.missed));
+        let ended = asked.unwrap_or_else(|| recurring.end(record.id, by, rules));
         let missed = recurring.missed.saturating_sub(missed);
         let overlapped = recurring.overlapped.saturating_sub(overlapped);
         self.stats.missed += missed;

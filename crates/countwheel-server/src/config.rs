@@ -21,6 +21,7 @@ use ipnet::IpNet;
 use tracing_subscriber::filter::LevelFilter;
 
 pub use crate::answered::KeepAnswers;
+use crate::api::timers::{TIMEOUT_MAX, TIMEOUT_MIN};
 use crate::api::{BODY_BYTES, Token};
 use crate::callers::Proxies;
 use crate::cli;
@@ -536,6 +537,9 @@ pub struct Front {
     /// longer than --body-memory has room for
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub payload_ceiling_mib: u32,
+    /// How long an attempt may take: the ceiling of the timeouts of timers, endpoints and queues
+    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = timeout_ceiling)]
+    pub timeout_ceiling: Duration,
 }
 
 impl Default for Front {
@@ -549,6 +553,7 @@ impl Default for Front {
             trusted_proxy: Vec::new(),
             body_memory: number(BODY_BYTES >> 20),
             payload_ceiling_mib: 16,
+            timeout_ceiling: TIMEOUT_MAX,
         }
     }
 }
@@ -837,6 +842,14 @@ fn network(text: &str) -> Result<IpNet, String> {
     text.parse::<IpNet>()
         .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
         .map_err(|_| "a network is such as 10.0.0.0/8, 2001:db8::/32 or 192.0.2.1".to_owned())
+}
+
+fn timeout_ceiling(text: &str) -> Result<Duration, String> {
+    let ceiling = bounded(text, TIMEOUT_MAX)?;
+    if ceiling < TIMEOUT_MIN {
+        return Err("a timeout is at least 100ms".to_owned());
+    }
+    Ok(ceiling)
 }
 
 fn keep_done(text: &str) -> Result<Duration, String> {

@@ -176,8 +176,9 @@ impl HttpHandler {
             key: String::new(),
             deadline: started,
         };
+        let ceiling = sender.catalogue.ceilings().timeout;
         let route = Route {
-            timeout: route.timeout.min(TEST_MAX),
+            timeout: route.timeout.min(TEST_MAX).min(ceiling),
             ..route
         };
         let outcome = sender.deliver(&stamp, job, route, &mut delivery).await;
@@ -540,13 +541,18 @@ impl Sender {
         let timers = attempt.timers().ok();
         let known = timers.as_ref().and_then(|it| self.catalogue.current(it));
         let known = known.unwrap_or_else(|| self.catalogue.known());
-        match (known.route(queue, job), timers) {
+        let route = match (known.route(queue, job), timers) {
             (Err(held), Some(timers)) if held.is_unknown => {
                 let known = self.catalogue.look_at_store(timers).await;
                 known.route(queue, job)
             }
             (route, _) => route,
-        }
+        };
+        let ceiling = self.catalogue.ceilings().timeout;
+        route.map(|route| Route {
+            timeout: route.timeout.min(ceiling),
+            ..route
+        })
     }
 
     /// What an answer means, by its status and by how long it asks to be left alone.

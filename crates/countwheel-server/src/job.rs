@@ -20,7 +20,7 @@ pub(crate) struct Job {
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) content_type: Option<String>,
     pub(crate) body: Vec<u8>,
-    /// `None` leaves it to the endpoint; a URL has one with it.
+    /// `None` leaves it to the endpoint and to the queue.
     pub(crate) timeout: Option<Duration>,
     pub(crate) extras: Extras,
 }
@@ -38,6 +38,51 @@ pub(crate) struct Extras {
     pub(crate) priority: Option<u32>,
     /// Between which delays the receiver chooses the next run.
     pub(crate) adaptive: Option<Adaptive>,
+    /// The rules that the timer has not named.
+    pub(crate) inherits: Inherits,
+}
+
+/// The rules that a timer leaves to its endpoint and to its queue. Nothing stands for a timer that has named all of
+/// them, and for one of an earlier program: what held when that was set holds for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Inherits {
+    pub(crate) retry: bool,
+    pub(crate) missed: bool,
+    /// Of a timer that recurs.
+    pub(crate) overlap: bool,
+    /// The timeout that held at the set for a URL that names none.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl Inherits {
+    /// As it is stored: a spread that nobody draws, further than it may be. Earlier programs take it for one of no length,
+    /// show it, and go by what held at the set. `None` if all rules are named.
+    fn to_spread(self, leaves_timeout: bool) -> Option<Spread> {
+        let rules = [self.retry, self.missed, self.overlap, leaves_timeout];
+        let bits = rules
+            .iter()
+            .rev()
+            .fold(0, |bits, rule| bits << 1 | u64::from(*rule));
+        (bits > 0).then(|| Spread {
+            within: Duration::ZERO,
+            drawn: Duration::from_nanos(bits),
+        })
+    }
+
+    /// And whether nobody has named the timeout of a URL. `None` for a spread that was drawn.
+    fn of_spread(spread: Spread) -> Option<(Self, bool)> {
+        if spread.drawn <= spread.within {
+            return None;
+        }
+        let has = |rule: u32| spread.drawn.subsec_nanos() >> rule & 1 == 1;
+        let inherits = Self {
+            retry: has(0),
+            missed: has(1),
+            overlap: has(2),
+            timeout: None,
+        };
+        Some((inherits, has(3)))
+    }
 }
 
 /// A due time that was drawn.
@@ -96,28 +141,38 @@ enum Extra {
 }
 
 impl Extras {
-    fn to_list(&self) -> Vec<Extra> {
+    /// `leaves_timeout`: of a URL whose timeout nobody has named.
+    fn to_list(&self, leaves_timeout: bool) -> Vec<Extra> {
         let trace = self.trace.clone().map(Extra::Trace);
         let spread = self.spread.map(Extra::Spread);
         let serial_key = self.serial_key.clone().map(Extra::SerialKey);
         let priority = self.priority.map(Extra::Priority);
         let adaptive = self.adaptive.map(Extra::Adaptive);
-        let extras = [trace, spread, serial_key, priority, adaptive];
+        let inherits = self.inherits.to_spread(leaves_timeout).map(Extra::Spread);
+        // Of two spreads, an earlier program believes the last.
+        let extras = [inherits, trace, spread, serial_key, priority, adaptive];
         extras.into_iter().flatten().collect()
     }
 
-    fn of_list(list: Vec<Extra>) -> Self {
+    /// And whether nobody has named the timeout of a URL.
+    fn of_list(list: Vec<Extra>) -> (Self, bool) {
         let mut extras = Self::default();
+        let mut leaves_timeout = false;
         for extra in list {
             match extra {
                 Extra::Trace(trace) => extras.trace = Some(trace),
-                Extra::Spread(spread) => extras.spread = Some(spread),
+                Extra::Spread(spread) => match Inherits::of_spread(spread) {
+                    Some((inherits, leaves)) => {
+                        (extras.inherits, leaves_timeout) = (inherits, leaves);
+                    }
+                    None => extras.spread = Some(spread),
+                },
                 Extra::SerialKey(key) => extras.serial_key = Some(key),
                 Extra::Priority(priority) => extras.priority = Some(priority),
                 Extra::Adaptive(adaptive) => extras.adaptive = Some(adaptive),
             }
         }
-        extras
+        (extras, leaves_timeout)
     }
 }
 
@@ -169,7 +224,8 @@ struct Read {
 
 impl Job {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let extras = self.extras.to_list();
+        let leaves_timeout = matches!(self.to, To::Url(_)) && self.timeout.is_none();
+        let extras = self.extras.to_list(leaves_timeout);
         // More than everything but the body mostly takes. One of many bytes is copied once.
         let mut encoded = Vec::with_capacity(self.body.len() + 512);
         if !extras.is_empty() {
@@ -204,7 +260,10 @@ impl Job {
                     headers: &self.headers,
                     content_type,
                     body,
-                    timeout: self.timeout.unwrap_or(TIMEOUT_DEFAULT),
+                    timeout: self
+                        .timeout
+                        .or(self.extras.inherits.timeout)
+                        .unwrap_or(TIMEOUT_DEFAULT),
                 };
                 if self.method == Method::POST {
                     before.push(VERSION);
@@ -225,10 +284,12 @@ impl Job {
         };
         let (list, request) =
             postcard::take_from_bytes::<Vec<Extra>>(encoded).map_err(|_| NotAJob)?;
-        Ok(Self {
-            extras: Extras::of_list(list),
-            ..Self::decode_request(request)?
-        })
+        let (mut extras, leaves_timeout) = Extras::of_list(list);
+        let mut job = Self::decode_request(request)?;
+        if leaves_timeout {
+            extras.inherits.timeout = job.timeout.take();
+        }
+        Ok(Self { extras, ..job })
     }
 
     fn decode_request(payload: &[u8]) -> Result<Self, NotAJob> {
@@ -280,7 +341,8 @@ impl Job {
             return Some((Self::place_of(payload)?, Extras::default()));
         };
         let (list, request) = postcard::take_from_bytes(encoded).ok()?;
-        Some((Self::place_of(request)?, Extras::of_list(list)))
+        let (extras, _) = Extras::of_list(list);
+        Some((Self::place_of(request)?, extras))
     }
 
     /// Where a request goes.
@@ -366,9 +428,20 @@ mod tests {
                     min: Duration::from_secs(5),
                     max: Duration::from_secs(300),
                 }),
+                inherits: Inherits {
+                    retry: true,
+                    missed: false,
+                    overlap: true,
+                    timeout: None,
+                },
             },
             ..job.clone()
         };
+        let mut open = Job {
+            timeout: None,
+            ..put.clone()
+        };
+        open.extras.inherits.timeout = Some(Duration::from_secs(9));
         let (traced, traced_to_endpoint) = (with_extras(&post), with_extras(&to_endpoint));
         assert!(traced.extras.trace.is_some());
         let named = |job: &Job| Job::endpoint_of(&job.encode());
@@ -376,7 +449,16 @@ mod tests {
         assert_eq!(named(&traced_to_endpoint).as_deref(), Some("shop"));
         assert_eq!(named(&traced), None);
         assert_eq!((named(&to_any), named(&post)), (None, None));
-        for job in [post, put, to_endpoint, to_any, traced, traced_to_endpoint] {
+        let all = [
+            post,
+            put,
+            to_endpoint,
+            to_any,
+            traced,
+            traced_to_endpoint,
+            open,
+        ];
+        for job in all {
             let encoded = job.encode();
             assert_eq!(Job::decode(&encoded), Ok(job));
             for cut in 0..encoded.len() {
@@ -403,6 +485,52 @@ mod tests {
             (&b"{}"[..], Some(TIMEOUT_DEFAULT))
         );
         assert_eq!(job.encode(), stored);
+    }
+
+    /// As programs wrote it before a timer could leave rules open.
+    #[test]
+    fn a_job_of_before_open_rules_has_named_all_of_them() {
+        let stored: [&[u8]; 2] = [
+            b"\x01\x09http://x/\x01\x01a\x01b\x01\x01t\x02{}\x0f\x00",
+            // A priority of 7 before it.
+            b"\x04\x01\x03\x07\x01\x09http://x/\x01\x01a\x01b\x01\x01t\x02{}\x0f\x00",
+        ];
+        for stored in stored {
+            let job = Job::decode(stored).unwrap();
+            assert_eq!(job.extras.inherits, Inherits::default());
+            assert_eq!(job.timeout, Some(TIMEOUT_DEFAULT));
+            assert_eq!(job.encode(), stored);
+            let (_, extras) = Job::glance(stored).unwrap();
+            assert_eq!(extras.inherits, Inherits::default());
+        }
+    }
+
+    /// Nodes of the version before run beside this one while a cluster is upgraded.
+    #[test]
+    fn an_earlier_program_reads_open_rules_as_a_spread_of_no_length() {
+        let mut open = Job::decode(b"\x01\x09http://x/\x00\x00\x00\x09\x00").unwrap();
+        open.timeout = None;
+        open.extras.inherits = Inherits {
+            retry: true,
+            missed: true,
+            overlap: false,
+            timeout: Some(Duration::from_secs(9)),
+        };
+        // One extra, number 1: a spread within nothing, of which 0b1011 nanoseconds were drawn. Then what held at the set.
+        let stored = b"\x04\x01\x01\x00\x00\x00\x0b\x01\x09http://x/\x00\x00\x00\x09\x00";
+        assert_eq!(open.encode(), stored);
+        assert_eq!(Job::decode(stored), Ok(open.clone()));
+        // Behind it comes a spread that was drawn: the one that an earlier program believes.
+        let drawn = Spread {
+            within: Duration::from_secs(1),
+            drawn: Duration::from_secs(1),
+        };
+        open.extras.spread = Some(drawn);
+        let encoded = open.encode();
+        let list = postcard::take_from_bytes::<Vec<Extra>>(&encoded[1..]);
+        let (list, _) = list.unwrap();
+        assert!(matches!(list[..], [_, Extra::Spread(last)] if last == drawn));
+        assert_eq!(Job::decode(&encoded), Ok(open));
     }
 
     /// As the first program wrote it that knew endpoints.

@@ -684,7 +684,8 @@ impl Service {
             store.shards(),
             self.front.payloads(),
             self.limits.keep_done,
-        );
+        )
+        .with_timeout(self.front.timeout_ceiling);
         let catalogue = Catalogue::new(self.vault, Arc::new(authorities), Arc::clone(&clock));
         let catalogue = Arc::new(catalogue.with_ceilings(ceilings));
         if let Some(settings) = store.settings() {
@@ -710,6 +711,7 @@ impl Service {
             max_in_flight: budget.attempts,
             flows: Some(Arc::<DeliveryLimits>::clone(&flows)),
             retention: Some(Arc::<Catalogue>::clone(&catalogue)),
+            rules: Some(Arc::<Catalogue>::clone(&catalogue)),
             max_payload: LONGEST_JOB,
             ..self.limits.clone()
         };

@@ -152,6 +152,18 @@ struct Rules {
     limits: Mutex<BTreeMap<Flow, FlowLimits>>,
 }
 
+/// All timers leave their retry policy to their queue, and are set with one that has more attempts.
+impl countwheel_durable::Rules for Rules {
+    fn retry(&self, _: &QueueName, _: &[u8]) -> Option<RetryPolicy> {
+        policy(ATTEMPTS).ok()
+    }
+}
+
+fn policy(attempts: u32) -> Result<RetryPolicy, String> {
+    let policy = RetryPolicy::fixed(Duration::from_millis(700)).max_attempts(attempts);
+    policy.map_err(|error| error.to_string())
+}
+
 impl Flows for Rules {
     fn route(&self, _: &TimerName, payload: &[u8]) -> Route {
         route_of(payload)
@@ -250,6 +262,7 @@ impl World {
             },
             catch_up_per_second: 1_000_000,
             flows: Some(rules_of_config),
+            rules: Some(Arc::<Rules>::clone(&rules)),
             seed,
             ..Config::default()
         };
@@ -398,11 +411,10 @@ impl World {
         let span = Duration::from_millis(self.random.below(3_000));
         self.log.note(format!("set {name} in {span:?}"));
         self.forget_lease(&name);
-        let policy = RetryPolicy::fixed(Duration::from_millis(700)).max_attempts(ATTEMPTS);
         let request = Request::Set {
             name,
             due: Due::In(span),
-            policy: policy.map_err(|error| error.to_string())?,
+            policy: policy(ATTEMPTS + 5)?,
             payload,
             precondition: Precondition::None,
             options: SetOptions::default(),

@@ -22,8 +22,8 @@ use countwheel_durable::store::Fence;
 use countwheel_durable::{
     Answer, Attempt, AttemptResult, BatchError, Config, DrainMode, Drains, Due, DueClock, Jitter,
     Missed, Moved, NextRun, Precondition, QueueName, Record, Request, Response, Retention,
-    RetryPolicy, Revision, Set, Shift, State, StateKind, TimerError, TimerId, TimerName, Verdict,
-    Was,
+    RetryPolicy, Revision, Rules, Set, Shift, State, StateKind, TimerError, TimerId, TimerName,
+    Verdict, Was,
 };
 use countwheel_time::Timestamp;
 
@@ -84,6 +84,7 @@ pub struct Model {
     last_fence: Fence,
     keep_done: Duration,
     retention: Option<Arc<dyn Retention>>,
+    rules: Option<Arc<dyn Rules>>,
     max_batch_bytes: usize,
     /// When the process that there is began, by the wall clock.
     opened: Timestamp,
@@ -112,10 +113,14 @@ struct Timer {
     first_due: (Timestamp, Timestamp),
     /// By which clock both are meant.
     clock: DueClock,
+    /// The rules with which it was set.
     policy: RetryPolicy,
     /// Its id, once an answer, an attempt or a record has shown it.
     id: Option<TimerId>,
     missed: Missed,
+    /// The rules that hold now.
+    retry: RetryPolicy,
+    skips: Missed,
     /// If it comes again.
     series: Option<Box<Series>>,
     failures: u32,
@@ -213,6 +218,7 @@ impl Model {
             last_fence: Fence(0),
             keep_done: config.keep_done,
             retention: config.retention.clone(),
+            rules: config.rules.clone(),
             max_batch_bytes: config.max_batch_bytes,
             done: 0,
             dead: 0,
@@ -237,6 +243,14 @@ impl Model {
             timer.keep = self.keep(&name.queue);
         }
         self.timers = timers;
+    }
+
+    /// What counts from here on counts by what each queue says now.
+    pub fn rules_changed(&mut self) {
+        let rules = self.rules.as_deref();
+        for (name, timer) in &mut self.timers {
+            timer.go_by(rules, &name.queue);
+        }
     }
 
     /// Until when something is kept that has ended, at the latest; what is kept for good left out.
@@ -495,7 +509,7 @@ impl Model {
 
     fn apply(&mut self, now: Now, request: &Request) -> Result<Expected, TimerError> {
         let name = timer_of(request);
-        let keep = self.keep(&name.queue);
+        let (keep, rules) = (self.keep(&name.queue), self.rules.clone());
         if matches!(request, Request::Set { .. })
             && let Some(mode) = self
                 .drains_of(&name.queue)
@@ -557,7 +571,7 @@ impl Model {
                     Some(StateKind::Pending | StateKind::Delivering)
                 ));
                 self.accepted += 1;
-                let timer = Timer {
+                let mut timer = Timer {
                     tag: payload.clone(),
                     revision: None,
                     due,
@@ -570,6 +584,8 @@ impl Model {
                     policy: policy.clone(),
                     id: None,
                     missed,
+                    retry: policy.clone(),
+                    skips: missed,
                     series,
                     failures: 0,
                     interruptions: 0,
@@ -579,6 +595,7 @@ impl Model {
                     state: Believed::Pending,
                     asked: None,
                 };
+                timer.go_by(rules.as_deref(), &name.queue);
                 self.timers.insert(name.clone(), timer);
                 Ok(Expected::Set { due, replaced })
             }
@@ -1139,6 +1156,21 @@ impl Model {
 }
 
 impl Timer {
+    /// Goes by what its queue says now, where it has named nothing itself.
+    fn go_by(&mut self, rules: Option<&dyn Rules>, queue: &QueueName) {
+        let Some(rules) = rules else {
+            return;
+        };
+        let (tag, policy) = (&*self.tag, &self.policy);
+        self.retry = rules.retry(queue, tag).unwrap_or_else(|| policy.clone());
+        self.skips = rules.missed(queue, tag).unwrap_or(self.missed);
+        if let Some(series) = &mut self.series {
+            let own = series.recurrence.overlap;
+            series.missed = self.skips;
+            series.overlap = rules.overlap(queue, tag).unwrap_or(own);
+        }
+    }
+
     /// Whether it is done or dead and its retention is over: it is forgotten soon, and gone for whoever asks.
     fn is_over(&self, now: Now) -> bool {
         let until = self.state.kept_until();
@@ -1192,7 +1224,7 @@ impl Timer {
         if self.state == Believed::Pending && self.is_untried() {
             let (Some(series), Some(id)) = (&mut self.series, self.id) else {
                 let late = by.saturating_since(self.first_due.1);
-                return match self.missed {
+                return match self.skips {
                     Missed::SkipIfOlderThan(age) if self.series.is_none() && late > age => {
                         self.bury(now);
                         Attended::GivenUp
@@ -1333,7 +1365,7 @@ impl Timer {
 
     /// Whether a retry at `now` would come after the maximum age.
     fn is_too_old(&self, now: Timestamp) -> bool {
-        let age = self.policy.settings().max_age;
+        let age = self.retry.settings().max_age;
         let waits = matches!(self.state, Believed::Pending | Believed::Interrupted);
         waits && self.failures > 0 && age.is_some_and(|age| now > self.first_due.1 + age)
     }
@@ -1368,8 +1400,8 @@ impl Timer {
         now: Timestamp,
         retry_after: Option<Duration>,
     ) -> Option<(Timestamp, Timestamp)> {
-        let delay = self.policy.delay(self.failures)?;
-        let settings = self.policy.settings();
+        let delay = self.retry.delay(self.failures)?;
+        let settings = self.retry.settings();
         let shortest = match settings.jitter {
             Jitter::Full => Duration::ZERO,
             Jitter::Equal => delay / 2,

@@ -248,6 +248,7 @@ pub fn stage(bug: PlantedBug) -> &'static str {
         "ReleaseCounts",
         "LeasesForgotten",
         "LeaseRateByLine",
+        "RulesLostOfTheSet",
     ];
     if of_leases.contains(&&*name) {
         return "leases";

@@ -33,6 +33,7 @@ use crate::keeps::Keeps;
 use crate::machine::{Kind, Machine};
 use crate::model::{Model, Now, answer_to, asked_of_runs};
 use crate::random::Random;
+use crate::rules::QueueRules;
 use crate::sabotage::Sabotage;
 use crate::stores::Answers;
 use crate::stores::script::in_other_namespace;
@@ -233,6 +234,9 @@ struct World {
     retentions: Random,
     /// How long queues keep what has ended, if they say it.
     keeps: Option<Keeps>,
+    /// When the rules of queues change.
+    ruling: Random,
+    rules: Option<QueueRules>,
     faults: Random,
     next_request: Instant,
     next_ticket: u64,
@@ -389,6 +393,11 @@ impl World {
         if let Some(keeps) = &keeps {
             config.retention = Some(Arc::new(keeps.clone()));
         }
+        let mut ruling = Random::new(seed, "rules");
+        let rules = ruling.one_in(2).then(|| QueueRules::new(seed));
+        if let Some(rules) = &rules {
+            config.rules = Some(Arc::new(rules.clone()));
+        }
         if has_many {
             config.max_batch_bytes = 64 << 20;
             // Enough for one entry each by each clock, and not for much more.
@@ -425,6 +434,8 @@ impl World {
             drains: Random::new(seed, "drains"),
             retentions,
             keeps,
+            ruling,
+            rules,
             faults: Random::new(seed, "faults"),
             next_request: Instant::ZERO,
             opened: Now {
@@ -493,6 +504,12 @@ impl World {
                 self.model.retention_changed();
                 self.log
                     .note("queues keep what ends for another time".to_owned());
+            }
+            if let Some(rules) = self.rules.as_ref().filter(|_| self.ruling.one_in(20)) {
+                rules.draw_anew();
+                self.model.rules_changed();
+                self.log
+                    .note("queues have other rules for their timers".to_owned());
             }
             self.turn()?;
             self.kill_if_due()?;
@@ -575,7 +592,14 @@ impl World {
             let Some(over) = records.iter().find(is_over) else {
                 return Ok(());
             };
-            let is_stuck = self.engine.next_wake().is_none_or(|at| at > wall);
+            let next = self.engine.next_wake();
+            // What was over at the opening goes at the rate of what was overdue then.
+            let pause = Duration::from_secs(1) / self.config.catch_up_per_second;
+            if let Some(at) = next.filter(|at| (wall..=wall + pause).contains(at)) {
+                self.clock.advance(at.saturating_since(wall));
+                self.latest = self.latest.max(self.clock.timestamp());
+            }
+            let is_stuck = next.is_none_or(|at| at > wall + pause);
             if turns > 0 && is_stuck || turns > 100_000 {
                 let (name, state) = (&over.name, &over.state);
                 return Err(format!(

@@ -219,8 +219,14 @@ impl Recurring {
         repeats.is_some_and(|repeats| made >= repeats.get()) || self.run == u32::MAX
     }
 
-    /// Goes on after the run, which ended at `now`.
-    pub(crate) fn end(&mut self, id: TimerId, now: Timestamp, missed: Missed) -> Ended {
+    /// Goes on after the run, which ended at `now`, by these rules; `None`: runs overlap as the recurrence says.
+    pub(crate) fn end(
+        &mut self,
+        id: TimerId,
+        now: Timestamp,
+        (missed, overlap): (Missed, Option<Overlap>),
+    ) -> Ended {
+        let overlap = overlap.unwrap_or(self.recurrence.overlap);
         if self.was_the_last() {
             return Ended::Over;
         }
@@ -233,7 +239,9 @@ impl Recurring {
                     self.busy_since = Some(since);
                     Some(first)
                 }
-                Some(first) if self.due_at(id, first) <= now => self.overlap(id, first, now),
+                Some(first) if self.due_at(id, first) <= now => {
+                    self.overlap(id, first, now, overlap)
+                }
                 on_time => on_time,
             }
         } else {
@@ -279,7 +287,13 @@ impl Recurring {
 
     /// What to do with `first`, which came due while a run was under way, and with those that
     /// came due after it.
-    fn overlap(&mut self, id: TimerId, first: Timestamp, now: Timestamp) -> Option<Timestamp> {
+    fn overlap(
+        &mut self,
+        id: TimerId,
+        first: Timestamp,
+        now: Timestamp,
+        overlap: Overlap,
+    ) -> Option<Timestamp> {
         let certain = now.saturating_sub(self.recurrence.jitter);
         // Before this one, everything has come due.
         let mut ahead = if first > certain {
@@ -293,7 +307,7 @@ impl Recurring {
                 _ => break,
             }
         }
-        match self.recurrence.overlap {
+        match overlap {
             Overlap::Skip if !planted!(OverlapMade) => {
                 self.overlapped += 1 + self.count(first, ahead);
                 ahead

@@ -134,7 +134,7 @@ fn a_draw_of_the_jitter_is_the_same_again_and_fills_its_window() {
 #[test]
 fn a_run_on_time_is_followed_by_the_next_point_of_the_grid() {
     let mut timer = running(every(10), 10, 10);
-    let ended = timer.end(ID, at(13), Missed::Fire);
+    let ended = timer.end(ID, at(13), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(20)));
     assert_eq!((timer.run, timer.nominal), (2, at(20)));
     assert!(timer.upcoming().take(3).eq([at(30), at(40), at(50)]));
@@ -145,7 +145,7 @@ fn a_run_on_time_is_followed_by_the_next_point_of_the_grid() {
 fn a_fixed_delay_counts_from_the_end() {
     let every = Duration::from_secs(10);
     let mut timer = running(Recurrence::new(Schedule::FixedDelay { every }), 10, 10);
-    let ended = timer.end(ID, at(97), Missed::Fire);
+    let ended = timer.end(ID, at(97), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(107)));
     assert_eq!((timer.missed, timer.overlapped), (0, 0));
 }
@@ -153,7 +153,7 @@ fn a_fixed_delay_counts_from_the_end() {
 #[test]
 fn runs_that_came_due_while_one_was_under_way_are_skipped_or_the_latest_waits() {
     let mut skipping = running(every(10), 10, 10);
-    let ended = skipping.end(ID, at(45), Missed::Fire);
+    let ended = skipping.end(ID, at(45), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(50)));
     assert_eq!((skipping.run, skipping.overlapped), (2, 3));
 
@@ -162,17 +162,17 @@ fn runs_that_came_due_while_one_was_under_way_are_skipped_or_the_latest_waits() 
         ..every(10)
     };
     let mut queueing = running(queueing, 10, 10);
-    let ended = queueing.end(ID, at(45), Missed::Fire);
+    let ended = queueing.end(ID, at(45), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(40)));
     assert_eq!((queueing.run, queueing.overlapped), (2, 2));
     // It starts at once, and what follows is on time again.
     queueing.start(at(45), false);
-    let ended = queueing.end(ID, at(48), Missed::Fire);
+    let ended = queueing.end(ID, at(48), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(50)));
     assert_eq!((queueing.missed, queueing.overlapped), (0, 2));
     // The end of a run and a nominal time at the same instant: it came due under way.
     let mut exact = running(every(10), 10, 10);
-    let ended = exact.end(ID, at(20), Missed::Fire);
+    let ended = exact.end(ID, at(20), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(30)));
 }
 
@@ -180,11 +180,20 @@ fn runs_that_came_due_while_one_was_under_way_are_skipped_or_the_latest_waits() 
 fn missed_runs_are_all_made_in_order_and_what_overlaps_with_them_is_not() {
     // Due at 10, started at 35: those of 20 and 30 were missed, that of 40 overlaps.
     let mut timer = running(every(10), 10, 35);
-    assert_eq!(timer.end(ID, at(42), Missed::Fire), Ended::Next(at(20)));
+    assert_eq!(
+        timer.end(ID, at(42), (Missed::Fire, None)),
+        Ended::Next(at(20))
+    );
     timer.start(at(42), false);
-    assert_eq!(timer.end(ID, at(43), Missed::Fire), Ended::Next(at(30)));
+    assert_eq!(
+        timer.end(ID, at(43), (Missed::Fire, None)),
+        Ended::Next(at(30))
+    );
     timer.start(at(43), false);
-    assert_eq!(timer.end(ID, at(44), Missed::Fire), Ended::Next(at(50)));
+    assert_eq!(
+        timer.end(ID, at(44), (Missed::Fire, None)),
+        Ended::Next(at(50))
+    );
     assert_eq!((timer.run, timer.missed, timer.overlapped), (4, 0, 1));
 }
 
@@ -243,7 +252,7 @@ fn missed_runs_collapse_into_the_latest() {
     let judged = timer.judge(ID, at(47), Missed::Collapse);
     assert_eq!(judged, Overdue::Start);
     timer.start(at(47), false);
-    let ended = timer.end(ID, at(48), Missed::Collapse);
+    let ended = timer.end(ID, at(48), (Missed::Collapse, None));
     assert_eq!(ended, Ended::Next(at(50)));
     let mut bounded = Recurring::begin(
         Recurrence {
@@ -265,11 +274,11 @@ fn repeats_count_runs_and_until_bounds_nominal_times() {
     };
     let mut timer = running(twice, 10, 10);
     assert_eq!(timer.upcoming().count(), 1);
-    let ended = timer.end(ID, at(45), Missed::Fire);
+    let ended = timer.end(ID, at(45), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(50)));
     assert_eq!(timer.upcoming().count(), 0);
     timer.start(at(50), false);
-    let ended = timer.end(ID, at(51), Missed::Fire);
+    let ended = timer.end(ID, at(51), (Missed::Fire, None));
     assert_eq!(ended, Ended::Over);
     assert_eq!(timer.run, 2);
 
@@ -278,17 +287,17 @@ fn repeats_count_runs_and_until_bounds_nominal_times() {
         ..every(10)
     };
     let mut timer = running(until(20), 10, 10);
-    let ended = timer.end(ID, at(12), Missed::Fire);
+    let ended = timer.end(ID, at(12), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(20)));
     let mut timer = running(until(19), 10, 10);
-    let ended = timer.end(ID, at(12), Missed::Fire);
+    let ended = timer.end(ID, at(12), (Missed::Fire, None));
     assert_eq!(ended, Ended::Over);
     assert_eq!(
         Recurring::begin(until(19), at(11)),
         Err(RecurrenceError::NoRunInTime)
     );
     let mut timer = running(until(35), 10, 10);
-    let ended = timer.end(ID, at(99), Missed::Fire);
+    let ended = timer.end(ID, at(99), (Missed::Fire, None));
     assert_eq!(ended, Ended::Over);
     assert_eq!(timer.overlapped, 2);
 }
@@ -299,20 +308,20 @@ fn a_move_or_a_fire_leaves_the_grid_alone() {
     let mut moved = Recurring::begin(every(10), at(10)).expect("it has runs");
     moved.move_to(at(35));
     moved.start(at(35), false);
-    let ended = moved.end(ID, at(36), Missed::Fire);
+    let ended = moved.end(ID, at(36), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(40)));
     assert_eq!((moved.missed, moved.overlapped), (0, 0));
     // Moved from 20 to 12.
     let mut sooner = Recurring::begin(every(10), at(20)).expect("it has runs");
     sooner.move_to(at(12));
     sooner.start(at(12), false);
-    let ended = sooner.end(ID, at(13), Missed::Fire);
+    let ended = sooner.end(ID, at(13), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(30)));
     // Fired at 12, before that of 20, which stays.
     let mut fired = Recurring::begin(every(10), at(20)).expect("it has runs");
     fired.fire(at(20), at(12));
     fired.start(at(12), false);
-    let ended = fired.end(ID, at(13), Missed::Fire);
+    let ended = fired.end(ID, at(13), (Missed::Fire, None));
     assert_eq!(ended, Ended::Next(at(20)));
     assert_eq!(fired.run, 2);
     // Fired when it was overdue already.
@@ -359,7 +368,7 @@ fn no_decision_leaves_the_grid_or_goes_back() {
             timer.start(now, false);
             now = now + random.micros_up_to(Duration::from_secs(25)); // it runs
             let before = timer.nominal;
-            let Ended::Next(next) = timer.end(ID, now, missed) else {
+            let Ended::Next(next) = timer.end(ID, now, (missed, None)) else {
                 break;
             };
             assert!(timer.nominal > before, "round {round}");

@@ -132,8 +132,9 @@ impl Scheduler {
             record.failures = record.failures.saturating_add(1);
         }
         record.interruptions = 0;
+        let retry = self.retry_after_loss(record);
         let next = policy::next(
-            &record.policy,
+            &retry,
             record.failures,
             record.first_due,
             self.now.boot,

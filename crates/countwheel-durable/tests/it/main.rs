@@ -20,6 +20,7 @@ mod overdue;
 mod purge;
 mod receipts;
 mod recurring;
+mod rules;
 mod runner;
 mod settings;
 mod shards;

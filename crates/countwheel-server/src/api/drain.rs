@@ -16,9 +16,8 @@ use serde_json::value::RawValue;
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, QueueVerb, json_body, precondition, queue_and_verb_of};
-use super::timers::{TimerBody, due};
+use super::timers::{TimerBody, View, due};
 use super::{App, answer, leases, purge};
-use crate::answered::KeepAnswers;
 use crate::job::Job;
 use crate::time::format_time;
 
@@ -130,7 +129,7 @@ struct RemovedBody {
 }
 
 impl RemovedBody {
-    fn of(record: &Record, keep: KeepAnswers) -> Self {
+    fn of(record: &Record, view: &View) -> Self {
         let job = Job::decode(&record.payload).ok();
         let is_json = |job: &Job| job.content_type.as_deref() == Some(JSON);
         let is_json = job.as_ref().is_some_and(is_json);
@@ -148,7 +147,7 @@ impl RemovedBody {
             }
         };
         Self {
-            timer: TimerBody::of(record, keep),
+            timer: TimerBody::of(record, view),
             body,
             body_base64,
         }
@@ -214,14 +213,14 @@ async fn put(app: &App, queue: Option<QueueName>, mode: DrainMode) -> Result<Res
         removed: Option<Vec<RemovedBody>>,
         left: LeftBody,
     }
-    let keep = app.keep_answers();
+    let view = View::of(app).await;
     app.read(move |timers| {
         let drained = timers.drain(queue.as_ref(), mode)?;
         let removed = (mode == DrainMode::Remove).then(|| {
             drained
                 .removed
                 .iter()
-                .map(|record| RemovedBody::of(record, keep))
+                .map(|record| RemovedBody::of(record, &view))
                 .collect()
         });
         let body = Answer {

@@ -22,7 +22,8 @@ use super::request::{
     tested_endpoint_of,
 };
 use super::timers::{
-    AttemptBody, invalid_target, read_headers, read_method, read_path, read_timeout, read_url,
+    AttemptBody, invalid_target, read_headers, read_method, read_path, read_timeout_within,
+    read_url,
 };
 use super::{App, TESTS_MAX, answer, retry, stored};
 use crate::deliver::{carries_body, check_url};
@@ -153,6 +154,7 @@ impl<'a> EndpointBody<'a> {
     fn of(name: &'a EndpointName, opened: &'a Opened, app: &App) -> Self {
         let it = &opened.settings;
         let health = app.catalogue().health(name, it.disabled);
+        let ceilings = app.catalogue().ceilings();
         let headers = it.headers.iter();
         let secrets = it.secrets.iter().map(|secret| SecretBody {
             id: &secret.id,
@@ -171,11 +173,11 @@ impl<'a> EndpointBody<'a> {
             headers: headers
                 .map(|(name, value)| (name.clone(), Value::String(value.clone())))
                 .collect(),
-            timeout: it.timeout.map(format_duration),
+            timeout: ceilings.timeout_of(it.timeout).map(format_duration),
             secrets: secrets.collect(),
             sealed: it.is_sealed(),
             retry: it.retry.as_ref().map(retry::show),
-            concurrency: app.catalogue().ceilings().concurrency_of(it.concurrency),
+            concurrency: ceilings.concurrency_of(it.concurrency),
             rate: it.rate,
             disabled: it.disabled,
             auto_disable: it.auto_disable.map(format_duration),
@@ -493,7 +495,16 @@ pub(super) fn above_ceiling(
     ceiling: impl Into<Value>,
     detail: impl Into<String>,
 ) -> Problem {
-    let problem = Problem::new(Code::AboveCeiling, detail).at(field.pointer());
+    above_ceiling_at(field.pointer(), ceiling, detail)
+}
+
+/// The same for what this pointer names.
+pub(super) fn above_ceiling_at(
+    pointer: impl Into<String>,
+    ceiling: impl Into<Value>,
+    detail: impl Into<String>,
+) -> Problem {
+    let problem = Problem::new(Code::AboveCeiling, detail).at(pointer);
     problem.with_ceiling(ceiling)
 }
 
@@ -525,9 +536,11 @@ fn read(
     object.finish()?;
     let url = read_url(&url, &app.targets)?;
     let headers = headers.as_ref().map_or(Ok(Vec::new()), read_headers)?;
-    let timeout = timeout.as_ref().map(read_timeout).transpose()?;
-    let policy = policy.as_ref().map(retry::read).transpose()?;
     let ceilings = app.catalogue().ceilings();
+    let timeout = timeout.as_ref();
+    let timeout = timeout.map(|field| read_timeout_within(field, ceilings));
+    let timeout = timeout.transpose()?;
+    let policy = policy.as_ref().map(retry::read).transpose()?;
     let concurrency = concurrency.as_ref();
     let concurrency = concurrency.map(|field| read_concurrency(field, ceilings));
     let concurrency = concurrency.transpose()?;

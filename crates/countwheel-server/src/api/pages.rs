@@ -17,8 +17,7 @@ use hyper::body::{Bytes, Frame};
 
 use super::App;
 use super::problem::{Code, Problem};
-use super::timers::{TimerBody, WholeTimer, cursor};
-use crate::answered::KeepAnswers;
+use super::timers::{TimerBody, View, WholeTimer, cursor};
 
 /// How many timers are read at a time.
 const PIECE: usize = 32;
@@ -76,7 +75,7 @@ impl Rest {
 
     /// The next piece of the answer, and what is left behind it.
     async fn piece(mut self, app: &App) -> Piece {
-        let keep = app.keep_answers();
+        let view = View::of(app).await;
         app.read(move |timers| {
             // Each piece asks each shard.
             let shards = usize::from(timers.shards().count());
@@ -87,7 +86,7 @@ impl Rest {
             };
             let page = timers.page(&filter, self.after);
             let page = page.map_err(|error| Problem::from(&error))?;
-            let mut text = self.write(&page, keep).map_err(|error| {
+            let mut text = self.write(&page, &view).map_err(|error| {
                 tracing::error!(%error, "a page could not be written");
                 Problem::new(Code::Internal, "the page could not be written")
             })?;
@@ -112,7 +111,7 @@ impl Rest {
         .await
     }
 
-    fn write(&mut self, page: &Page<Cursor>, keep: KeepAnswers) -> serde_json::Result<Vec<u8>> {
+    fn write(&mut self, page: &Page<Cursor>, view: &View) -> serde_json::Result<Vec<u8>> {
         let mut text = Vec::new();
         if !self.is_begun {
             text.extend_from_slice(b"{\"items\":[");
@@ -124,8 +123,8 @@ impl Rest {
             self.is_begun = true;
             self.payload_bytes += record.content_bytes();
             match self.with_bodies {
-                true => serde_json::to_writer(&mut text, &WholeTimer::of(record, keep))?,
-                false => serde_json::to_writer(&mut text, &TimerBody::listed(record, keep))?,
+                true => serde_json::to_writer(&mut text, &WholeTimer::of(record, view))?,
+                false => serde_json::to_writer(&mut text, &TimerBody::listed(record, view))?,
             }
         }
         self.unreadable += page.unreadable;

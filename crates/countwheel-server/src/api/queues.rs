@@ -23,7 +23,7 @@ use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
 use super::purge::PurgeBody;
 use super::request::{Honoured, Query, json_body, precondition, queue_of};
-use super::timers::{read_priority, read_timeout};
+use super::timers::{read_priority, read_timeout_within};
 use super::{App, answer, leases, recurrence, retry, stored};
 use crate::resources::ceilings::Ceilings;
 use crate::resources::cloudevents::{CloudEvents, check_source, check_type};
@@ -196,7 +196,7 @@ impl SettingsBody {
         Self {
             endpoint: queue.endpoint.clone(),
             retry: queue.retry.as_ref().map(retry::show),
-            timeout: queue.timeout.map(format_duration),
+            timeout: ceilings.timeout_of(queue.timeout).map(format_duration),
             concurrency: ceilings.concurrency_of(queue.concurrency),
             rate: queue.rate,
             payload_limit: ceilings.payload_of(Some(queue)),
@@ -398,6 +398,9 @@ fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Pr
     let concurrency = concurrency
         .as_ref()
         .map(|field| read_concurrency(field, ceilings));
+    let timeout = timeout
+        .as_ref()
+        .map(|field| read_timeout_within(field, ceilings));
     let payload_limit = payload_limit
         .as_ref()
         .map(|field| read_limit(field, ceilings));
@@ -409,7 +412,7 @@ fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Pr
     Ok(Queue {
         endpoint: endpoint.transpose()?,
         retry: policy.as_ref().map(retry::read).transpose()?,
-        timeout: timeout.as_ref().map(read_timeout).transpose()?,
+        timeout: timeout.transpose()?,
         concurrency: concurrency.transpose()?,
         rate: rate.as_ref().map(read_rate).transpose()?,
         payload_limit: payload_limit.transpose()?,

@@ -252,8 +252,16 @@ pub(crate) fn show(recurrence: &Recurrence) -> Map<String, Value> {
 }
 
 /// Where a recurring timer stands, with what was set.
-pub(crate) fn show_position(recurring: &Recurring, adaptive: Option<Adaptive>) -> Value {
+/// `overlap` is the rule that holds now.
+pub(crate) fn show_position(
+    recurring: &Recurring,
+    overlap: Option<Overlap>,
+    adaptive: Option<Adaptive>,
+) -> Value {
     let mut object = show(&recurring.recurrence);
+    if let (Some(shown), Some(overlap)) = (object.get_mut("overlap"), overlap) {
+        *shown = json!(overlap.as_str());
+    }
     if let Some(Adaptive { min, max }) = adaptive {
         let bounds = json!({"min": format_duration(min), "max": format_duration(max)});
         object.insert("adaptive".to_owned(), bounds);

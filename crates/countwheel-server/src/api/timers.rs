@@ -18,6 +18,7 @@ use countwheel_time::{Random, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::endpoints::above_ceiling_at;
 use super::idempotency::{self, REPLAYED};
 use super::json::{self, Field, Kind, Object};
 use super::pages;
@@ -33,20 +34,23 @@ use crate::answered::{Answered, KeepAnswers, micros};
 use crate::client::timer_path;
 use crate::deliver::{carries_body, check_encoding, check_url};
 use crate::guard::{RefusedTarget, Targets};
-use crate::job::{Extras, Job, Spread, TIMEOUT_DEFAULT, To};
+use crate::job::{Extras, Inherits, Job, Spread, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
 use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::queue::{Mode, Placement};
 use crate::resources::route::check_path;
+use crate::resources::rules::{InForce, Origins};
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
 use crate::traced::TraceContext;
 
 const URL_MAX_BYTES: usize = 2_048;
 pub(crate) const HEADERS_MAX: usize = 32;
 const HEADERS_MAX_BYTES: usize = 8_192;
-const TIMEOUT_MIN: Duration = Duration::from_millis(100);
-const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
+/// The shortest.
+pub(crate) const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// The longest that an attempt may take.
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 60);
 /// The longest spread.
 const SPREAD_MAX: Duration = Duration::from_secs(86_400);
 /// The methods of deliveries.
@@ -393,6 +397,9 @@ fn read_set(
     let adaptive = adaptive.transpose()?;
     let target = fields.target(here.targets, of_queue.is_some() || is_pulled)?;
     let target = target.unwrap_or_default();
+    if let Some(field) = &fields.target {
+        check_timeout(&target, field, here.ceilings)?;
+    }
     if let Some(field) = fields.target.as_ref().filter(|_| is_pulled) {
         refuse_place(&target, field)?;
     }
@@ -412,6 +419,13 @@ fn read_set(
         return Err(fields.too_large(most.unwrap_or_default()));
     }
     let policy = fields.policy()?;
+    let inherits = Inherits {
+        retry: policy.is_none(),
+        missed: !says_missed,
+        overlap: fields.options.recurrence.is_some() && !says_overlap,
+        timeout: timeout_at_set(&target, queue.and_then(|queue| queue.timeout)),
+    };
+    // What holds now is kept as well: the engine goes by it as long as nothing else is known.
     let policy = policy.or_else(|| endpoint.and_then(|it| it.settings.retry.clone()));
     let policy = policy.or_else(|| queue.and_then(|queue| queue.retry.clone()));
     if let Some(missed) = queue
@@ -428,7 +442,6 @@ fn read_set(
     ) {
         recurrence.overlap = overlap;
     }
-    let timeout = timeout_of(&target, queue.and_then(|queue| queue.timeout));
     Ok(NewTimer {
         due: spread.map_or(fields.due, |spread| later(fields.due, spread.drawn)),
         policy: policy.unwrap_or_default(),
@@ -438,12 +451,13 @@ fn read_set(
             headers: target.headers,
             content_type,
             body,
-            timeout,
+            timeout: target.timeout,
             extras: Extras {
                 spread,
                 serial_key,
                 priority,
                 adaptive,
+                inherits,
                 ..Extras::default()
             },
         },
@@ -689,11 +703,11 @@ fn later(due: Due, by: Duration) -> Due {
     }
 }
 
-/// A URL stays with the timeout that holds at the set. An endpoint is asked at each attempt.
-fn timeout_of(target: &Target, of_queue: Option<Duration>) -> Option<Duration> {
+/// The timeout that holds at the set for a URL that names none. An endpoint has its own.
+fn timeout_at_set(target: &Target, of_queue: Option<Duration>) -> Option<Duration> {
     match (&target.to, target.timeout) {
         (To::Url(_), None) => Some(of_queue.unwrap_or(TIMEOUT_DEFAULT)),
-        (_, timeout) => timeout,
+        _ => None,
     }
 }
 
@@ -901,11 +915,42 @@ pub(super) fn read_headers(field: &Field<'_>) -> Result<Vec<(String, String)>, P
     Ok(headers)
 }
 
-pub(super) fn read_timeout(field: &Field<'_>) -> Result<Duration, Problem> {
+fn read_timeout(field: &Field<'_>) -> Result<Duration, Problem> {
     match retry::duration(field)? {
         Some(timeout) if (TIMEOUT_MIN..=TIMEOUT_MAX).contains(&timeout) => Ok(timeout),
         _ => Err(invalid_target(field, "a timeout is from 100ms to 30m")),
     }
+}
+
+/// The timeout of a queue or of an endpoint.
+pub(super) fn read_timeout_within(
+    field: &Field<'_>,
+    ceilings: &Ceilings,
+) -> Result<Duration, Problem> {
+    let timeout = read_timeout(field)?;
+    within_ceiling(timeout, field.pointer(), ceilings)?;
+    Ok(timeout)
+}
+
+/// Refuses a target whose timeout is above the ceiling; `field` is what names the target.
+fn check_timeout(target: &Target, field: &Field<'_>, ceilings: &Ceilings) -> Result<(), Problem> {
+    match target.timeout {
+        Some(timeout) => within_ceiling(timeout, format!("{}/timeout", field.pointer()), ceilings),
+        None => Ok(()),
+    }
+}
+
+fn within_ceiling(
+    timeout: Duration,
+    pointer: impl Into<String>,
+    ceilings: &Ceilings,
+) -> Result<(), Problem> {
+    if timeout <= ceilings.timeout {
+        return Ok(());
+    }
+    let ceiling = format_duration(ceilings.timeout);
+    let detail = format!("a timeout is at most {ceiling} here (--timeout-ceiling)");
+    Err(above_ceiling_at(pointer, ceiling, detail))
 }
 
 fn read_body<'a>(
@@ -1112,7 +1157,7 @@ async fn resend(
     Err(Problem::new(Code::Overloaded, detail))
 }
 
-/// The target that takes the place of the stored one, with the timeout that holds for it.
+/// The target that takes the place of the stored one.
 async fn edited_target(app: &App, field: &Field<'_>, queue: &QueueName) -> Result<Target, Problem> {
     let known = app.resources().await?;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
@@ -1123,8 +1168,8 @@ async fn edited_target(app: &App, field: &Field<'_>, queue: &QueueName) -> Resul
         refuse_place(&target, field)?;
     }
     endpoint_of(&target, Some(field), &known, of_queue)?;
-    let timeout = timeout_of(&target, queue.and_then(|queue| queue.timeout));
-    Ok(Target { timeout, ..target })
+    check_timeout(&target, field, app.catalogue().ceilings())?;
+    Ok(target)
 }
 
 /// The request that a timer is sent again with, if it is one that can be.
@@ -1171,6 +1216,7 @@ fn resent(
     job.to = target.to.clone();
     job.headers = target.headers.clone();
     job.timeout = target.timeout;
+    job.extras.inherits.timeout = None;
     Ok(job)
 }
 
@@ -1222,7 +1268,7 @@ pub(super) async fn get(
         let worker = desk.as_ref()?.worker(&record.name, record.lease_token());
         worker.filter(|_| record.leased_until().is_some())
     };
-    let keep = app.keep_answers();
+    let view = View::of(&app).await;
     app.read(move |timers| {
         let record = timers.get(&name).map_err(Problem::from)?;
         let record =
@@ -1242,7 +1288,7 @@ pub(super) async fn get(
                 &TimerBody {
                     held_by,
                     worker: worker(&record).map(|worker| worker.to_string()),
-                    ..TimerBody::of(&record, keep)
+                    ..TimerBody::of(&record, &view)
                 },
             )
         };
@@ -1320,6 +1366,37 @@ pub(crate) fn read_cursor(text: &str) -> Option<Cursor> {
     (cursor(found) == text).then_some(found)
 }
 
+/// What the view of a timer depends on beside its record.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    keep: KeepAnswers,
+    known: Arc<Resources>,
+    ceilings: Ceilings,
+}
+
+impl View {
+    /// With the queues and endpoints as they are now, or were a moment ago.
+    pub(crate) async fn of(app: &App) -> Self {
+        let known = app.resources().await;
+        Self {
+            keep: app.keep_answers(),
+            // A timer is shown with what was known last, rather than not at all.
+            known: known.unwrap_or_else(|_| app.catalogue().known()),
+            ceilings: *app.catalogue().ceilings(),
+        }
+    }
+
+    /// What is shown of the answers of targets.
+    pub(crate) fn keep_answers(&self) -> KeepAnswers {
+        self.keep
+    }
+
+    /// The rules that hold for a timer now; `job` is what its payload is.
+    pub(crate) fn rules(&self, record: &Record, job: Option<&Job>) -> InForce {
+        self.known.in_force(record, job, &self.ceilings)
+    }
+}
+
 /// A timer as it is shown.
 #[derive(Serialize)]
 pub(super) struct TimerBody {
@@ -1353,6 +1430,9 @@ pub(super) struct TimerBody {
     missed: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     recurring: Option<Value>,
+    /// Who says the rules that the timer has not named itself.
+    #[serde(skip_serializing_if = "Origins::is_empty")]
+    from: Origins,
     /// How much later than asked for the timer might be due, and how much of that was drawn.
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<String>,
@@ -1389,7 +1469,7 @@ struct TargetBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<String>,
     headers: serde_json::Map<String, Value>,
-    /// `None` where it is left to the endpoint.
+    /// `None` where nothing is sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     timeout: Option<String>,
 }
@@ -1487,7 +1567,7 @@ pub(super) struct WholeTimer {
 }
 
 impl WholeTimer {
-    pub(super) fn of(record: &Record, keep: KeepAnswers) -> Self {
+    pub(super) fn of(record: &Record, view: &View) -> Self {
         let job = Job::decode(&record.payload).ok();
         let job = job.filter(|job| job.content_type.is_some());
         let (body, bytes) = match job.map(|job| String::from_utf8(job.body)) {
@@ -1496,7 +1576,7 @@ impl WholeTimer {
             Some(Err(error)) => (None, Some(error.into_bytes())),
         };
         Self {
-            timer: TimerBody::listed(record, keep),
+            timer: TimerBody::listed(record, view),
             body,
             body_base64: bytes.map(|bytes| BASE64_STANDARD.encode(bytes)),
         }
@@ -1504,20 +1584,22 @@ impl WholeTimer {
 }
 
 impl TimerBody {
-    pub(super) fn of(record: &Record, keep: KeepAnswers) -> Self {
-        Self::with(record, Answers::of(keep))
+    pub(super) fn of(record: &Record, view: &View) -> Self {
+        Self::with(record, Answers::of(view.keep), view)
     }
 
     /// The same without the bodies of answers.
-    pub(super) fn listed(record: &Record, keep: KeepAnswers) -> Self {
-        Self::with(record, Answers::of(keep).without_bodies())
+    pub(super) fn listed(record: &Record, view: &View) -> Self {
+        Self::with(record, Answers::of(view.keep).without_bodies(), view)
     }
 
-    fn with(record: &Record, answers: Answers) -> Self {
+    fn with(record: &Record, answers: Answers, view: &View) -> Self {
+        let job = Job::decode(&record.payload).ok();
+        let rules = view.rules(record, job.as_ref());
         let (mut done_at, mut keep_until, mut dead_at, mut dead_reason) = (None, None, None, None);
         let mut next_attempts = None;
         match record.state {
-            durable::State::Pending => next_attempts = Some(next(record)),
+            durable::State::Pending => next_attempts = Some(next(record, &rules)),
             durable::State::Delivering => {}
             durable::State::Done {
                 at,
@@ -1540,7 +1622,6 @@ impl TimerBody {
         let leased_until = record.leased_until();
         let attempt = record.attempts.last().filter(|_| leased_until.is_some());
         let due = attempt.map_or(record.due, |attempt| attempt.due);
-        let job = Job::decode(&record.payload).ok();
         let body_bytes = job.as_ref().map_or(0, |job| job.body.len());
         let content_type = job.as_ref().and_then(|job| job.content_type.clone());
         let extras = job.as_ref().map(|job| job.extras.clone());
@@ -1562,15 +1643,15 @@ impl TimerBody {
             dead_reason,
             created: format_time(record.created),
             due: format_time(due),
-            target: job.map(TargetBody::of),
+            target: job.map(|job| TargetBody::of(job, &rules)),
             content_type,
             body_bytes,
-            retry: retry::show(&record.policy),
-            missed: recurrence::show_missed(record.missed),
-            recurring: record
-                .recurring
-                .as_deref()
-                .map(|recurring| recurrence::show_position(recurring, extras.adaptive)),
+            retry: retry::show(&rules.retry),
+            missed: recurrence::show_missed(rules.missed),
+            recurring: record.recurring.as_deref().map(|recurring| {
+                recurrence::show_position(recurring, rules.overlap, extras.adaptive)
+            }),
+            from: rules.from,
             spread: extras.spread.map(|it| format_duration(it.within)),
             spread_drawn: extras.spread.map(|it| format_duration(it.drawn)),
             serial_key: extras.serial_key.clone(),
@@ -1586,7 +1667,7 @@ impl TimerBody {
 }
 
 impl TargetBody {
-    fn of(job: Job) -> Self {
+    fn of(job: Job, rules: &InForce) -> Self {
         let (url, endpoint, path) = match job.to {
             To::Url(url) => (Some(url), None, None),
             To::Endpoint { name, path } => {
@@ -1604,7 +1685,7 @@ impl TargetBody {
                 .into_iter()
                 .map(|(name, value)| (name, Value::String(value)))
                 .collect(),
-            timeout: job.timeout.map(format_duration),
+            timeout: rules.timeout.map(format_duration),
         }
     }
 }
@@ -1671,14 +1752,14 @@ impl AnswerBody {
 }
 
 /// The attempts that a pending timer has before it.
-fn next(record: &Record) -> Vec<NextAttempt> {
+fn next(record: &Record, rules: &InForce) -> Vec<NextAttempt> {
     let standing = Standing {
         due: record.due,
         first_due: record.first_due,
         attempts: record.attempt,
         failures: record.failures,
     };
-    let plan = standing.plan(&record.policy).take(NEXT_ATTEMPTS);
+    let plan = standing.plan(&rules.retry).take(NEXT_ATTEMPTS);
     plan.map(|planned| NextAttempt {
         attempt: planned.attempt,
         at: format_time(planned.at),

@@ -1,4 +1,4 @@
-//! The page of one queue: its counts, and its timers in order of due time.
+//! The page of one queue: its counts, its settings, and its timers in order of due time.
 
 use std::sync::Arc;
 
@@ -7,15 +7,23 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use countwheel_durable::store::Filter;
-use countwheel_durable::{QueueName, Record, StateKind};
+use countwheel_durable::{QueueName, Record, RetryPolicy, StateKind};
 use countwheel_time::Timestamp;
+use serde_json::json;
 
-use super::text::{When, count, queue_link, size, timer_link};
+use super::text::{When, count, queue_link, size, timer_link, words};
+use super::timer::Fact;
 use super::{Frame, answer, last_answer, needed};
 use crate::api::App;
 use crate::api::problem::Problem;
+use crate::api::recurrence::show_any_missed;
 use crate::api::request::Query;
+use crate::api::retry;
 use crate::api::timers::{cursor, read_cursor};
+use crate::job::TIMEOUT_DEFAULT;
+use crate::resources::endpoint::EndpointName;
+use crate::resources::queue::Mode;
+use crate::time::format_duration;
 
 /// How many timers are on a page.
 const SHOWN: usize = 50;
@@ -33,6 +41,10 @@ async fn page(app: &App, uri: &Uri) -> Result<QueuePage, Problem> {
     let after = query.read("after", "the cursor of the page before", read_cursor)?;
     let now = app.clock.timestamp();
     let frame = Frame::of(app, now, "", format!("Queue {queue}"));
+    let settings = match frame.needs_token {
+        true => Vec::new(),
+        false => settings(app, &queue).await?,
+    };
     app.read(move |timers| {
         let error = |error| Problem::from(&error);
         let by_state = timers
@@ -46,6 +58,7 @@ async fn page(app: &App, uri: &Uri) -> Result<QueuePage, Problem> {
             states: states(&queue, state, by_state),
             is_all: state.is_none(),
             is_first: after.is_none(),
+            settings,
             lines: Vec::new(),
             next: None,
             has_unreadable: false,
@@ -83,10 +96,84 @@ struct QueuePage {
     /// Whether timers of all states are listed.
     is_all: bool,
     is_first: bool,
+    /// What holds for timers that do not say it themselves. Empty where the token is needed.
+    settings: Vec<Fact>,
     lines: Vec<Line>,
     has_unreadable: bool,
     unreadable: String,
     next: Option<String>,
+}
+
+/// What holds for the timers of the queue now, its defaults included. An endpoint is named, and its URL is not shown.
+async fn settings(app: &App, queue: &QueueName) -> Result<Vec<Fact>, Problem> {
+    let known = app.resources().await?;
+    let entry = known.queue(queue);
+    let set = entry.and_then(|entry| entry.what.as_deref());
+    if entry.is_some() && set.is_none() {
+        let later = "written by a later version of the program".to_owned();
+        return Ok(vec![fact("settings", later)]);
+    }
+    let set = set.cloned().unwrap_or_default();
+    let ceilings = app.catalogue().ceilings();
+    let default = |value: &str| format!("{value}, by default");
+    let said = |said: Option<String>, otherwise: &str| said.unwrap_or_else(|| default(otherwise));
+    let mode = match set.mode {
+        Mode::Push => "push",
+        Mode::Pull => "pull",
+    };
+    let mut facts = vec![fact("mode", mode.to_owned())];
+    let endpoint = set.endpoint.as_deref();
+    let opened = endpoint.and_then(|name| EndpointName::new(name).ok());
+    let opened = opened.and_then(|name| {
+        let opened = known.endpoint(&name)?.what.as_deref()?;
+        Some((name, opened))
+    });
+    if set.mode == Mode::Push {
+        facts.push(fact("endpoint", endpoint.unwrap_or("none").to_owned()));
+    }
+    if let Some((name, opened)) = &opened {
+        let health = app.catalogue().health(name, opened.settings.disabled);
+        let failures = count(health.failures.into());
+        let state = words(&json!(health.state));
+        facts.push(fact(
+            "health of the endpoint",
+            format!("{state}, failures in a row: {failures}"),
+        ));
+    }
+    // The endpoint goes first.
+    let of_endpoint = opened.as_ref().map(|(_, opened)| &opened.settings);
+    let policy = of_endpoint.and_then(|it| it.retry.as_ref());
+    let policy = policy.or(set.retry.as_ref()).map(retry::show);
+    let policy = policy.as_ref().map(words);
+    let usual = words(&retry::show(&RetryPolicy::default()));
+    facts.push(fact("retry", said(policy, &usual)));
+    if set.mode == Mode::Push {
+        let timeout = of_endpoint.and_then(|it| it.timeout).or(set.timeout);
+        let timeout = ceilings.timeout_of(timeout).map(format_duration);
+        let usual = TIMEOUT_DEFAULT.min(ceilings.timeout);
+        facts.push(fact("timeout", said(timeout, &format_duration(usual))));
+    }
+    let missed = set.missed.map(show_any_missed);
+    facts.push(fact("if missed", said(missed.as_ref().map(words), "fire")));
+    let overlap = set.overlap.map(|overlap| overlap.as_str().to_owned());
+    facts.push(fact("overlap", said(overlap, "skip")));
+    let concurrency = ceilings.concurrency_of(set.concurrency);
+    let concurrency = concurrency.map(|most| count(most.into()));
+    facts.push(fact("concurrency", said(concurrency, "no limit")));
+    let rate = set.rate.map(|rate| words(&json!(rate)));
+    facts.push(fact("rate", said(rate, "no limit")));
+    let kept = ceilings.retention_of(&set).unwrap_or_default();
+    let done = kept.done.map(format_duration);
+    let usual = format_duration(ceilings.keep_done);
+    facts.push(fact("done timers are kept", said(done, &usual)));
+    let dead = kept.dead.map(format_duration);
+    facts.push(fact("dead timers are kept", said(dead, "for good")));
+    Ok(facts)
+}
+
+fn fact(name: &str, value: String) -> Fact {
+    let name = name.to_owned();
+    Fact { name, value }
 }
 
 /// How many timers of a state there are, and where they are listed.

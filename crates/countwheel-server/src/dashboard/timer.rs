@@ -6,7 +6,7 @@ use askama::Template;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
-use countwheel_durable::{AttemptRecord, Record, State as TimerState};
+use countwheel_durable::{AttemptRecord, Record, RetryPolicy, State as TimerState};
 use countwheel_time::Timestamp;
 
 use super::dead::revive_link;
@@ -19,7 +19,9 @@ use crate::api::problem::{Code, Problem};
 use crate::api::recurrence;
 use crate::api::request::Query;
 use crate::api::retry::{self, Standing};
+use crate::api::timers::View;
 use crate::job::{Job, To};
+use crate::resources::rules::{InForce, Origin};
 use crate::time::format_duration;
 
 /// How many bytes of a body are shown.
@@ -50,12 +52,12 @@ async fn page(app: &App, uri: &Uri) -> Result<TimerPage, Problem> {
     let name = timer_of(&query)?;
     let now = app.clock.timestamp();
     let frame = Frame::of(app, now, "", format!("Timer {}", name.key));
-    let keep = app.keep_answers();
+    let view = View::of(app).await;
     app.read(move |timers| {
         let record = timers.get(&name).map_err(Problem::from)?;
         let record =
             record.ok_or_else(|| Problem::new(Code::NotFound, "there is no timer of that name"))?;
-        Ok(TimerPage::of(frame, &record, now, keep))
+        Ok(TimerPage::of(frame, &record, now, &view))
     })
     .await
 }
@@ -89,9 +91,10 @@ struct Dead {
     revive: String,
 }
 
-struct Fact {
-    name: String,
-    value: String,
+/// A name and what it is.
+pub(super) struct Fact {
+    pub(super) name: String,
+    pub(super) value: String,
 }
 
 struct Target {
@@ -117,7 +120,9 @@ struct Attempt {
 }
 
 impl TimerPage {
-    fn of(frame: Frame, record: &Record, now: Timestamp, keep: KeepAnswers) -> Self {
+    fn of(frame: Frame, record: &Record, now: Timestamp, view: &View) -> Self {
+        let job = Job::decode(&record.payload).ok();
+        let rules = view.rules(record, job.as_ref());
         let fact = |name: &str, value: String| Fact {
             name: name.to_owned(),
             value,
@@ -132,10 +137,16 @@ impl TimerPage {
             fact("revision", record.revision.to_string()),
             fact("attempts", count(record.attempt.into())),
             fact("failures in a row", count(record.failures.into())),
-            fact("retry", words(&retry::show(&record.policy))),
+            fact(
+                "retry",
+                by_whom(words(&retry::show(&rules.retry)), rules.from.retry),
+            ),
         ];
-        if let Some(missed) = recurrence::show_missed(record.missed) {
-            facts.push(fact("if missed", words(&missed)));
+        if let Some(missed) = recurrence::show_missed(rules.missed) {
+            facts.push(fact(
+                "if missed",
+                by_whom(words(&missed), rules.from.missed),
+            ));
         }
         let mut dead = None;
         match record.state {
@@ -170,12 +181,16 @@ impl TimerPage {
             due: When::of(record.due, now),
             dead,
             facts,
-            target: Job::decode(&record.payload).ok().map(Target::of),
+            target: job.map(|job| Target::of(job, &rules)),
             recurrence: recurring.map_or_else(Vec::new, |recurring| {
                 let rule = recurrence::show(&recurring.recurrence);
+                let shown = |name: &str, value| match (name, rules.overlap) {
+                    ("overlap", Some(now)) => by_whom(now.as_str().to_owned(), rules.from.overlap),
+                    _ => words(value),
+                };
                 let mut facts: Vec<Fact> = rule
                     .iter()
-                    .map(|(name, value)| fact(&name.replace('_', " "), words(value)))
+                    .map(|(name, value)| fact(&name.replace('_', " "), shown(name, value)))
                     .collect();
                 facts.push(fact("run", count(recurring.run.into())));
                 facts.push(fact("missed runs", count(recurring.missed)));
@@ -183,13 +198,13 @@ impl TimerPage {
                 facts.push(fact("dead runs", count(recurring.dead)));
                 facts
             }),
-            coming: coming(record, now),
+            coming: coming(record, &rules.retry, now),
             coming_is_runs: recurring.is_some(),
             attempts: record
                 .attempts
                 .iter()
                 .rev()
-                .map(|attempt| Attempt::of(attempt, now, keep))
+                .map(|attempt| Attempt::of(attempt, now, view.keep_answers()))
                 .collect(),
             attempts_left_out: if left_out == 0 {
                 String::new()
@@ -200,8 +215,16 @@ impl TimerPage {
     }
 }
 
+/// A rule, and who says it if the timer does not.
+fn by_whom(rule: String, from: Option<Origin>) -> String {
+    match from {
+        None => rule,
+        Some(from) => format!("{rule}, {}", from.words()),
+    }
+}
+
 /// The runs to come; of a timer for one time, the attempts if each one fails.
-fn coming(record: &Record, now: Timestamp) -> Vec<When> {
+fn coming(record: &Record, retry: &RetryPolicy, now: Timestamp) -> Vec<When> {
     if let Some(recurring) = &record.recurring {
         let runs = recurring.upcoming().take(COMING_SHOWN);
         return runs.map(|run| When::of(run, now)).collect();
@@ -215,12 +238,12 @@ fn coming(record: &Record, now: Timestamp) -> Vec<When> {
         attempts: record.attempt,
         failures: record.failures,
     };
-    let plan = standing.plan(&record.policy).take(COMING_SHOWN);
+    let plan = standing.plan(retry).take(COMING_SHOWN);
     plan.map(|planned| When::of(planned.at, now)).collect()
 }
 
 impl Target {
-    fn of(job: Job) -> Self {
+    fn of(job: Job, rules: &InForce) -> Self {
         let fact = |name: &str, value: String| Fact {
             name: name.to_owned(),
             value,
@@ -248,8 +271,9 @@ impl Target {
                 },
                 fact(
                     "timeout",
-                    job.timeout
-                        .map_or("that of the endpoint".to_owned(), format_duration),
+                    rules.timeout.map_or("none".to_owned(), |timeout| {
+                        by_whom(format_duration(timeout), rules.from.timeout)
+                    }),
                 ),
                 fact("content type", job.content_type.unwrap_or_default()),
             ],

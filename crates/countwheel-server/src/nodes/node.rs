@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::config::{Dev, Front, LogFormat};
 use crate::server::StartError;
+use crate::time::format_duration;
 
 use super::process::Process;
 
@@ -88,6 +89,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
         trusted_proxy,
         body_memory,
         payload_ceiling_mib,
+        timeout_ceiling,
     } = &args.front;
     let format = args.log.log_format.to_possible_value();
     let format = format.map_or(String::new(), |format| format.get_name().to_owned());
@@ -99,6 +101,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
         ),
         ("--body-memory", body_memory.to_string()),
         ("--payload-ceiling-mib", payload_ceiling_mib.to_string()),
+        ("--timeout-ceiling", format_duration(*timeout_ceiling)),
         ("--log-format", format),
         ("--log-level", args.log.log_level.to_string()),
     ];

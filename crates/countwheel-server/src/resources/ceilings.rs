@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::endpoint::LIMIT_MAX;
 use super::queue::{PAYLOAD_MAX_BYTES, Queue, Retention};
 use crate::api::request::body_bytes_for;
+use crate::api::timers::TIMEOUT_MAX;
 
 /// The ceilings of a process. What is stored may be above them, since the flags were others when it was put, or are
 /// others on another node: then it counts as much as the ceiling.
@@ -16,6 +17,8 @@ pub(crate) struct Ceilings {
     pub(crate) payload: u64,
     /// How long a done timer is kept.
     pub(crate) keep_done: Duration,
+    /// How long an attempt may take.
+    pub(crate) timeout: Duration,
 }
 
 impl Default for Ceilings {
@@ -26,6 +29,7 @@ impl Default for Ceilings {
             concurrency: u32::try_from(config.max_in_flight).unwrap_or(u32::MAX),
             payload: PAYLOAD_MAX_BYTES,
             keep_done: config.keep_done,
+            timeout: TIMEOUT_MAX,
         }
     }
 }
@@ -51,7 +55,19 @@ impl Ceilings {
             concurrency: attempts.min(LIMIT_MAX),
             payload: longest.unwrap_or(step),
             keep_done,
+            timeout: TIMEOUT_MAX,
         }
+    }
+
+    /// The same, where an attempt may take so long.
+    pub(crate) fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout.min(TIMEOUT_MAX);
+        self
+    }
+
+    /// So long, as far as that goes here.
+    pub(crate) fn timeout_of(&self, set: Option<Duration>) -> Option<Duration> {
+        set.map(|set| set.min(self.timeout))
     }
 
     /// So many attempts, as far as they go here.
@@ -95,6 +111,7 @@ mod tests {
             concurrency: 7,
             payload: 1_000,
             keep_done: Duration::from_secs(60),
+            timeout: Duration::from_secs(5),
         };
         let long = Duration::from_secs(3_600);
         let queue = Queue {
@@ -108,6 +125,11 @@ mod tests {
         assert_eq!(ceilings.concurrency_of(Some(9)), Some(7));
         assert_eq!(ceilings.concurrency_of(Some(2)), Some(2));
         assert_eq!(ceilings.concurrency_of(None), None);
+        assert_eq!(ceilings.timeout_of(Some(long)), Some(ceilings.timeout));
+        let short = Duration::from_secs(1);
+        assert_eq!(ceilings.timeout_of(Some(short)), Some(short));
+        let lifted = ceilings.with_timeout(2 * TIMEOUT_MAX);
+        assert_eq!(lifted.timeout, TIMEOUT_MAX);
         assert_eq!(ceilings.payload_of(Some(&queue)), Some(1_000));
         assert_eq!(ceilings.payload_of(Some(&Queue::default())), None);
         let kept = ceilings.retention_of(&queue).unwrap();

@@ -11,6 +11,7 @@ pub(crate) mod flows;
 pub(crate) mod loans;
 pub(crate) mod queue;
 pub(crate) mod route;
+pub(crate) mod rules;
 pub(crate) mod sealed;
 pub(crate) mod signature;
 pub(crate) mod statuses;

@@ -126,6 +126,7 @@ impl Resources {
     /// The way of an attempt at a timer of this queue.
     pub(crate) fn route(&self, queue: &QueueName, job: &Job) -> Result<Route, Held> {
         let own = &job.headers;
+        let name_of_queue = queue;
         let queue = self.queue(queue).and_then(|entry| entry.what.as_ref());
         let of_queue = queue.map(|queue| queue.statuses.clone());
         let rules = Rules {
@@ -138,7 +139,9 @@ impl Resources {
                 return Ok(Route {
                     url: url.clone(),
                     headers: own.clone(),
-                    timeout: job.timeout.unwrap_or(TIMEOUT_DEFAULT),
+                    timeout: job
+                        .timeout
+                        .unwrap_or_else(|| self.timeout_of_url(name_of_queue)),
                     means: None,
                     endpoint: None,
                     rules,

@@ -390,6 +390,56 @@ fn a_queue_lists_its_timers_in_order_of_due_time() {
     assert!(place(&done, "k59").is_none() && text_of(&done).contains("None."));
 }
 
+/// The page of the queue `q` has these texts, and no URL.
+#[track_caller]
+fn settings_show(client: &mut Client, parts: &[&str]) {
+    let text = text_of(&page(client, "/queue?name=q"));
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in parts {
+        assert!(words.contains(part), "{part}: {words}");
+    }
+    assert!(!words.contains("s3cret"), "{words}");
+}
+
+#[test]
+fn a_queue_shows_its_settings_and_how_its_endpoint_is() {
+    let (_directory, _server, mut client) = start();
+    let parts = [
+        "mode push",
+        "endpoint none",
+        "max attempts 20",
+        "timeout 15s, by default",
+        "if missed fire, by default",
+        "concurrency no limit, by default",
+        "done timers are kept 24h, by default",
+        "dead timers are kept for good, by default",
+    ];
+    settings_show(&mut client, &parts);
+    let url = "http://127.0.0.1:9/s3cret";
+    let endpoint = json!({"url": url, "retry": {"fixed": "7s"}, "disabled": true});
+    let settings = json!({
+        "endpoint": "shop", "retry": {"fixed": "8s"}, "timeout": "9s", "concurrency": 3,
+        "rate": {"per_second": 2.5}, "retention": {"done": "1h", "dead": "2h"}, "overlap": "queue",
+        "missed": {"skip_if_older_than": "5m"},
+    });
+    for (path, body) in [("/v1/endpoints/shop", endpoint), ("/v1/queues/q", settings)] {
+        client.json("PUT", path, &body.to_string()).expect(201);
+    }
+    let parts = [
+        "endpoint shop",
+        "health of the endpoint disabled, failures in a row: 0",
+        "fixed 7s",
+        "timeout 9s",
+        "if missed skip if older than 5m",
+        "overlap queue",
+        "concurrency 3",
+        "per second 2.5",
+        "done timers are kept 1h",
+        "dead timers are kept 2h",
+    ];
+    settings_show(&mut client, &parts);
+}
+
 #[test]
 fn a_timer_shows_what_was_tried_and_what_comes() {
     let (_directory, _server, mut client) = start();
@@ -444,6 +494,7 @@ fn with_a_token_no_page_names_a_timer() {
     for path in ["/", "/dead", "/dead?queue=q&key=a-key", "/queue?name=q"] {
         let page = page(&mut client, path);
         assert!(!page.contains("<form"), "{path}: {page}");
+        assert!(!text_of(&page).contains("Settings"), "{path}: {page}");
         let named = page.replace("queue=q&amp;key=a-key", "").contains("a-key");
         assert!(!named, "{path}: {page}");
         assert!(

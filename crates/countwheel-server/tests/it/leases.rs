@@ -170,6 +170,24 @@ fn a_lease_that_is_lost_comes_again_under_a_higher_token_and_the_old_one_is_refu
 }
 
 #[test]
+fn a_nack_counts_by_the_policy_that_the_queue_has_then() {
+    let (_directory, _server, mut client) = start();
+    pulled(&mut client, JOBS, &json!({"retry": {"fixed": "1h"}}));
+    set(&mut client, "k", &json!({"in": 0}));
+    let shown = timer(&mut client, "k");
+    assert_eq!(
+        shown["from"],
+        json!({"retry": "queue", "missed": "default"})
+    );
+    assert_eq!(shown["target"]["timeout"], Value::Null);
+    let first = lease(&mut client, &json!({"wait": "5s"})).remove(0);
+    let once = json!({"retry": {"fixed": "1h", "max_attempts": 1}});
+    pulled(&mut client, JOBS, &once);
+    let ended = post(&mut client, "nack", &named(&first)).expect(200);
+    assert_eq!(ended["state"], "dead");
+}
+
+#[test]
 fn a_nack_comes_again_by_the_policy_after_a_delay_or_never() {
     let (_directory, _server, mut client) = start();
     for key in ["policy", "delay", "dead"] {

@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use countwheel_server::time::parse_time;
+use serde_json::{Value, json};
 
 use crate::support::{Answer, Client, Directory, Server, output_of_refusal, program};
 
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 20] = [
+const ELSEWHERE: [&str; 21] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "trailers of a request",
@@ -28,6 +30,7 @@ const ELSEWHERE: [&str; 20] = [
     "`concurrency` of a service",
     "`payload_limit` of a service",
     "`retention.done` of a service",
+    "a timeout of a service",
     "body of a timer",
     "request that sets a timer of a queue with a `payload_limit`",
     "time for a body over 1 MiB to arrive",
@@ -363,7 +366,7 @@ fn each_limit_of_a_request_is_where_the_page_says() {
     let mut client = server.client();
     let mut held = 0;
     for row in rows("## Of a request") {
-        let [limit, is, beyond] = row[..] else {
+        let [limit, is, _, beyond] = row[..] else {
             panic!("{row:?}");
         };
         if ELSEWHERE.contains(&limit) {
@@ -414,6 +417,213 @@ fn each_limit_of_a_request_is_where_the_page_says() {
         }
     }
     assert!(held > 40, "{held}");
+}
+
+/// What counts where a caller leaves a value out, as the page writes it; `None` if the row has no default.
+fn left_out(client: &mut Client, limit: &str) -> Option<String> {
+    const TIMER: &str = "/v1/queues/q/timers/k";
+    const ENDPOINT: &str = "/v1/endpoints/e";
+    let made = |client: &mut Client, path: &str, body: &Value| {
+        let answer = client.json("PUT", path, &body.to_string());
+        assert!(matches!(answer.status, 200 | 201), "{answer:?}");
+        client.get(path).expect(200)
+    };
+    let words = |text: &str| Some(text.to_owned());
+    let absent = |value: &Value| match value {
+        Value::Null => words("none"),
+        other => panic!("{limit} is {other}"),
+    };
+    let target = json!({"url": "http://x/"});
+    let once = json!({"in": "1h", "target": target});
+    let endpoint = json!({"url": "http://x/"});
+    match limit {
+        "`target.timeout`" => {
+            let timer = made(client, TIMER, &once);
+            let timeout = timer["target"]["timeout"].as_str().unwrap();
+            assert_eq!(timer["from"]["timeout"], "default");
+            words(&timeout.replace('s', " s"))
+        }
+        "`target.headers`" => {
+            let timer = made(client, TIMER, &once);
+            assert_eq!(timer["target"]["headers"], json!({}));
+            words("none")
+        }
+        "`target.path`" => {
+            made(client, ENDPOINT, &endpoint);
+            let to_endpoint = json!({"in": "1h", "target": {"endpoint": "e"}});
+            absent(&made(client, TIMER, &to_endpoint)["target"]["path"])
+        }
+        "`max_attempts`" | "`max_age`" => {
+            let mut with_policy = once;
+            with_policy["retry"] = json!({"fixed": "1s"});
+            absent(&made(client, TIMER, &with_policy)["retry"][limit.trim_matches('`')])
+        }
+        "`spread`" | "`serial_key`" => absent(&made(client, TIMER, &once)[limit.trim_matches('`')]),
+        "`priority`" => {
+            // The timer says none, and neither does its queue: the most urgent.
+            absent(&made(client, TIMER, &once)["priority"]);
+            absent(&made(client, "/v1/queues/q", &json!({}))["priority"]);
+            words("0")
+        }
+        "`repeats`" => {
+            let timer = made(client, TIMER, &json!({"every": "1h", "target": target}));
+            absent(&timer["recurring"]["repeats"])
+        }
+        "timers on a page of a list" | "endpoints on a page of their list" => {
+            let (one, list, items) = match limit {
+                "timers on a page of a list" => (
+                    "/v1/queues/many/timers/k",
+                    "/v1/queues/many/timers",
+                    "items",
+                ),
+                _ => ("/v1/endpoints/many", "/v1/endpoints", "endpoints"),
+            };
+            let body = if items == "items" { once } else { endpoint };
+            for number in 0..101 {
+                made(client, &format!("{one}{number}"), &body);
+            }
+            let page = client.get(list).expect(200);
+            words(&page[items].as_array().unwrap().len().to_string())
+        }
+        "`prefix` of a purge" => {
+            made(client, TIMER, &once);
+            let purge = client.json("POST", "/v1/queues/q:purge", "{}").expect(202);
+            client.json("POST", "/v1/queues/q:cancel-purge", "{}");
+            absent(&purge["purge"]["prefix"])
+        }
+        "attempts of a simulation" => {
+            let body = json!({"retry": {"fixed": 1}}).to_string();
+            let plan = client.json("POST", "/v1/simulate", &body).expect(200);
+            words(&plan["attempts"].as_array().unwrap().len().to_string())
+        }
+        "secrets of an endpoint" => {
+            assert_eq!(made(client, ENDPOINT, &endpoint)["secrets"], json!([]));
+            words("none")
+        }
+        "places that an endpoint allows" => absent(&made(client, ENDPOINT, &endpoint)["allow"]),
+        "`ca`, `certificate`" => {
+            let shown = made(client, ENDPOINT, &endpoint);
+            absent(&shown["client_certificate"]);
+            absent(&shown["ca"])
+        }
+        "`egress_proxy`" | "`concurrency`" | "`auto_disable`" => {
+            absent(&made(client, ENDPOINT, &endpoint)[limit.trim_matches('`')])
+        }
+        "`burst` of a `rate`" => {
+            let mut rated = endpoint;
+            rated["rate"] = json!({"per_second": 2.5});
+            assert_eq!(made(client, ENDPOINT, &rated)["rate"]["burst"], 3);
+            words("`per_second`, rounded up")
+        }
+        "failures of a `breaker`" | "pauses of a `breaker`" => {
+            let mut with_breaker = endpoint;
+            with_breaker["breaker"] = json!({});
+            let breaker = made(client, ENDPOINT, &with_breaker)["breaker"].clone();
+            if limit.starts_with("failures") {
+                return words(&breaker["failures"].to_string());
+            }
+            assert_eq!(
+                (&breaker["pause"], &breaker["pause_max"]),
+                (&json!("5s"), &json!("5m"))
+            );
+            words("5 s to 300 s")
+        }
+        "leases of one call"
+        | "length of a lease"
+        | "name of a worker"
+        | "wait of a call for leases" => {
+            made(client, "/v1/queues/lease", &json!({"mode": "pull"}));
+            for key in ["a", "b"] {
+                made(
+                    client,
+                    &format!("/v1/queues/lease/timers/{key}"),
+                    &json!({"in": "1h"}),
+                );
+            }
+            for key in ["a", "b"] {
+                let fire = format!("/v1/queues/lease/timers/{key}:fire");
+                client.json("POST", &fire, "").expect(202);
+            }
+            // Nothing says how long to wait, so it is asked until there is one.
+            let leased = |client: &mut Client| {
+                let answer = client.json("POST", "/v1/queues/lease:lease", "{}");
+                answer.expect(200)["leases"].as_array().unwrap().clone()
+            };
+            let leases = (0..1_000).map(|_| leased(client)).find(|it| !it.is_empty());
+            let leases = leases.expect("one is due");
+            if limit == "leases of one call" {
+                return words(&leases.len().to_string());
+            }
+            let key = leases[0]["key"].as_str().unwrap();
+            let timer = client
+                .get(&format!("/v1/queues/lease/timers/{key}"))
+                .expect(200);
+            if limit == "name of a worker" {
+                return absent(&timer["worker"]);
+            }
+            if limit == "wait of a call for leases" {
+                // Nothing is due, and nothing will be: the answer comes all the same.
+                made(client, "/v1/queues/idle", &json!({"mode": "pull"}));
+                let answer = client.json("POST", "/v1/queues/idle:lease", "{}");
+                assert_eq!(answer.expect(200)["leases"], json!([]));
+                return words("0 s");
+            }
+            let at = |field: &Value| parse_time(field.as_str().unwrap()).unwrap();
+            let started = at(&timer["attempts"][0]["started"]);
+            let lease = at(&leases[0]["leased_until"]).saturating_since(started);
+            words(&format!("{} s", lease.as_secs()))
+        }
+        "`in` of a `:nack`" | "`detail` of a `:nack`" => {
+            let settings = json!({"mode": "pull", "retry": {"fixed": "9d"}});
+            made(client, "/v1/queues/nacked", &settings);
+            let (timer, now) = ("/v1/queues/nacked/timers/k", json!({"in": 0}));
+            made(client, timer, &now);
+            let ask = json!({"wait": "5s"}).to_string();
+            let leased = client.json("POST", "/v1/queues/nacked:lease", &ask);
+            let lease = leased.expect(200)["leases"][0].clone();
+            let item = json!({"queue": "nacked", "key": "k", "token": lease["token"]});
+            client
+                .json("POST", "/v1/leases:nack", &item.to_string())
+                .expect(200);
+            let shown = client.get(timer).expect(200);
+            let attempt = &shown["attempts"][0];
+            if limit.starts_with("`detail`") {
+                return words(&format!("`{}`", attempt["detail"].as_str().unwrap()));
+            }
+            let at = |field: &Value| parse_time(field.as_str().unwrap()).unwrap();
+            let days = at(&shown["due"])
+                .saturating_since(at(&attempt["ended"]))
+                .as_secs()
+                / 86_400;
+            assert!((8..=9).contains(&days), "{shown}");
+            words("as `retry` says")
+        }
+        "`payload_limit`" => absent(&made(client, "/v1/queues/q", &json!({}))["payload_limit"]),
+        "body of a timer" => {
+            assert_eq!(made(client, TIMER, &once)["body_bytes"], 0);
+            words("empty")
+        }
+        "`retention.done`, `retention.dead`" => {
+            absent(&made(client, "/v1/queues/q", &json!({}))["retention"]);
+            words("`--keep-done`, for good")
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn each_value_that_a_caller_leaves_out_counts_as_the_page_says() {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let mut client = server.client();
+    let mut held = 0;
+    for row in rows("## Of a request") {
+        let (limit, default) = (row[0], row[2]);
+        let found = left_out(&mut client, limit);
+        assert_eq!(found.as_deref().unwrap_or("–"), default, "{limit}");
+        held += usize::from(found.is_some());
+    }
+    assert!(held > 25, "{held}");
 }
 
 /// What the program says of its flags.

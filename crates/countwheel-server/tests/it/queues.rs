@@ -147,15 +147,202 @@ fn a_queue_says_what_becomes_of_runs_that_overlap() {
     }
     // It says nothing of a timer for one time.
     made(&mut client, TIMER, &json!({"in": "1h", "target": target}));
-    // Nor does a change of it say anything of a timer that is set.
+    // A change of it holds for a timer that is set, unless that has named the rule itself.
     made(
         &mut client,
         TIMER,
         &json!({"every": "1h", "target": target}),
     );
+    let own = "/v1/queues/orders/timers/own";
+    let set = json!({"every": "1h", "target": target, "overlap": "queue"});
+    made(&mut client, own, &set);
+    for (settings, expected, from) in [
+        (json!({"overlap": "queue"}), "queue", "queue"),
+        (json!({"overlap": "skip"}), "skip", "queue"),
+        (json!({}), "skip", "default"),
+    ] {
+        made(&mut client, ORDERS, &settings);
+        let timer = client.get(TIMER).expect(200);
+        assert_eq!(timer["recurring"]["overlap"], expected);
+        assert_eq!(timer["from"]["overlap"], from);
+        let timer = client.get(own).expect(200);
+        assert_eq!(timer["recurring"]["overlap"], "queue");
+        assert_eq!(timer["from"]["overlap"], Value::Null);
+    }
+}
+
+/// Asks for the timer until so many of its attempts have failed.
+#[track_caller]
+fn wait_for_failures(client: &mut Client, failures: u64) -> Value {
+    for _ in 0..1_000 {
+        let timer = client.get(TIMER).expect(200);
+        if timer["failures"] == failures {
+            return timer;
+        }
+        pause();
+    }
+    panic!("it does not fail {failures} times");
+}
+
+/// What a timer shows of its retry policy: the fixed delay, who says it, and how many attempts would come.
+fn shown_retry(timer: &Value) -> (&Value, &Value, usize) {
+    let next = timer["next_attempts"].as_array().map_or(0, Vec::len);
+    (&timer["retry"]["fixed"], &timer["from"]["retry"], next)
+}
+
+#[test]
+fn a_timer_goes_by_the_retry_policy_that_holds_when_its_attempt_fails() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("500 Internal Server Error");
+    let retry = |fixed: &str, most: u32| json!({"retry": {"fixed": fixed, "max_attempts": most}});
+    made(&mut client, ORDERS, &retry("1h", 9));
+    made(
+        &mut client,
+        TIMER,
+        &json!({"in": "1h", "target": {"url": target.url}}),
+    );
+    let set = client.get(TIMER).expect(200);
+    assert_eq!(shown_retry(&set), (&json!("1h"), &json!("queue"), 9));
+    let all = json!({"retry": "queue", "missed": "default", "timeout": "default"});
+    assert_eq!(set["from"], all);
+    // The record has nothing of it: the view is another at once, under the same revision.
+    made(&mut client, ORDERS, &retry("2h", 3));
+    let shown = client.get(TIMER).expect(200);
+    assert_eq!(shown_retry(&shown), (&json!("2h"), &json!("queue"), 3));
+    assert_eq!(shown["revision"], set["revision"]);
+    client
+        .json("POST", &format!("{TIMER}:fire"), "")
+        .expect(202);
+    let failed = wait_for_failures(&mut client, 1);
+    let wait = |timer: &Value| {
+        let at = |text: &Value| {
+            let text = text.as_str().unwrap().to_owned();
+            text[11..13].parse::<u32>().unwrap() * 60 + text[14..16].parse::<u32>().unwrap()
+        };
+        let ended = &timer["attempts"].as_array().unwrap().last().unwrap()["ended"];
+        (at(&timer["due"]) + 24 * 60 - at(ended)) % (24 * 60)
+    };
+    assert!((119..=121).contains(&wait(&failed)), "{failed}");
+    // No settings at all: what the program does by default.
     made(&mut client, ORDERS, &json!({}));
-    let timer = client.get(TIMER).expect(200);
-    assert_eq!(timer["recurring"]["overlap"], "queue");
+    let shown = client.get(TIMER).expect(200);
+    assert_eq!(shown["from"]["retry"], "default");
+    assert_eq!(shown["retry"]["max_attempts"], 20);
+    // One failure is all that there may be. The attempt that waits is made all the same, and is the last.
+    made(&mut client, ORDERS, &retry("3h", 1));
+    let shown = client.get(TIMER).expect(200);
+    assert_eq!(shown["state"], "pending");
+    assert_eq!(shown_retry(&shown), (&json!("3h"), &json!("queue"), 1));
+    client
+        .json("POST", &format!("{TIMER}:fire"), "")
+        .expect(202);
+    let dead = wait_for_state(&mut client, TIMER, "dead");
+    assert_eq!(
+        (&dead["dead_reason"], &dead["attempt"]),
+        (&json!("exhausted"), &json!(2))
+    );
+}
+
+#[test]
+fn what_a_timer_names_itself_stays_whatever_its_queue_says() {
+    let (_directory, _server, mut client) = start();
+    let own = json!({
+        "every": "1h", "target": {"url": "http://127.0.0.1:1/", "timeout": "7s"},
+        "retry": {"fixed": "7s"}, "missed": "fire", "overlap": "skip",
+    });
+    made(&mut client, TIMER, &own);
+    let before = client.get(TIMER).expect(200);
+    assert_eq!(before["from"], Value::Null);
+    let settings = json!({
+        "retry": {"fixed": "1h"}, "missed": "collapse", "overlap": "queue", "timeout": "1s",
+    });
+    made(&mut client, ORDERS, &settings);
+    assert_eq!(client.get(TIMER).expect(200), before);
+}
+
+#[test]
+fn the_rules_of_an_endpoint_are_those_of_the_endpoint_in_use_now() {
+    let (_directory, _server, mut client) = start();
+    let url = "http://127.0.0.1:1/";
+    for (name, fixed) in [("a", "1m"), ("b", "2m")] {
+        let settings = json!({"url": url, "retry": {"fixed": fixed}, "timeout": fixed});
+        made(&mut client, &format!("/v1/endpoints/{name}"), &settings);
+    }
+    made(&mut client, "/v1/endpoints/bare", &json!({"url": url}));
+    made(
+        &mut client,
+        ORDERS,
+        &json!({"endpoint": "a", "timeout": "9s"}),
+    );
+    made(&mut client, TIMER, &json!({"in": "1h"}));
+    let mut shows = |endpoint: &str| {
+        let settings = json!({"endpoint": endpoint, "timeout": "9s"});
+        made(&mut client, ORDERS, &settings);
+        let timer = client.get(TIMER).expect(200);
+        let from = &timer["from"];
+        (
+            timer["retry"]["fixed"].clone(),
+            timer["target"]["timeout"].clone(),
+            (from["retry"].clone(), from["timeout"].clone()),
+        )
+    };
+    let endpoint = (json!("endpoint"), json!("endpoint"));
+    assert_eq!(shows("a"), (json!("1m"), json!("1m"), endpoint.clone()));
+    assert_eq!(shows("b"), (json!("2m"), json!("2m"), endpoint));
+    let others = (json!("default"), json!("queue"));
+    assert_eq!(shows("bare"), (Value::Null, json!("9s"), others));
+}
+
+#[test]
+fn the_timeout_of_a_url_is_that_of_the_queue_when_the_attempt_starts() {
+    let (_directory, _server, mut client) = start();
+    let slow = Target::start(|_| {
+        for _ in 0..100 {
+            pause();
+        }
+        reply("200 OK", "")
+    });
+    made(
+        &mut client,
+        ORDERS,
+        &json!({"timeout": "20m", "retry": {"fixed": "1h"}}),
+    );
+    let set = json!({"in": "1h", "target": {"url": slow.url}});
+    made(&mut client, TIMER, &set);
+    let shown = client.get(TIMER).expect(200);
+    assert_eq!(shown["target"]["timeout"], "20m");
+    assert_eq!(shown["from"]["timeout"], "queue");
+    made(
+        &mut client,
+        ORDERS,
+        &json!({"timeout": "100ms", "retry": {"fixed": "1h"}}),
+    );
+    client
+        .json("POST", &format!("{TIMER}:fire"), "")
+        .expect(202);
+    let failed = wait_for_failures(&mut client, 1);
+    assert_eq!(failed["attempts"][0]["detail"], "timed out after 100ms");
+    assert_eq!(failed["target"]["timeout"], "100ms");
+}
+
+#[test]
+fn a_timer_is_missed_by_the_rule_that_its_queue_has_then() {
+    let (directory, server, mut client) = start();
+    let done = Target::answering("200 OK");
+    let skip = json!({"missed": {"skip_if_older_than": "1ms"}});
+    made(&mut client, ORDERS, &skip);
+    made(
+        &mut client,
+        TIMER,
+        &json!({"in": "500ms", "target": {"url": done.url}}),
+    );
+    made(&mut client, ORDERS, &json!({"missed": "fire"}));
+    drop(server);
+    for _ in 0..100 {
+        pause();
+    }
+    let (_server, mut client) = serve(&directory, &[]);
+    wait_for_state(&mut client, TIMER, "done");
 }
 
 #[test]
@@ -165,10 +352,13 @@ fn the_flags_are_ceilings_of_what_queues_and_endpoints_say() {
     let endpoint = "/v1/endpoints/shop";
     let settings = json!({
         "concurrency": 200, "payload_limit": 16 * MIB, "retention": {"done": "20h", "dead": "9d"},
+        "timeout": "30m",
     });
     made(&mut client, ORDERS, &settings);
-    let shop = json!({"url": "http://127.0.0.1:1/", "concurrency": 200});
+    let shop = json!({"url": "http://127.0.0.1:1/", "concurrency": 200, "timeout": "21s"});
     made(&mut client, endpoint, &shop);
+    let long = json!({"in": "1h", "target": {"url": "http://127.0.0.1:1/", "timeout": "1m"}});
+    made(&mut client, TIMER, &long);
     drop(server);
     let low = [
         "--max-in-flight",
@@ -177,6 +367,8 @@ fn the_flags_are_ceilings_of_what_queues_and_endpoints_say() {
         "2",
         "--keep-done",
         "1h",
+        "--timeout-ceiling",
+        "20s",
     ];
     let (server, mut client) = serve(&directory, &low);
     // What was stored before counts as much as the ceiling.
@@ -186,7 +378,14 @@ fn the_flags_are_ceilings_of_what_queues_and_endpoints_say() {
         (&json!(10), &json!(2 * MIB))
     );
     assert_eq!(shown["retention"], json!({"done": "1h", "dead": "216h"}));
-    assert_eq!(client.get(endpoint).expect(200)["concurrency"], 10);
+    let shop = client.get(endpoint).expect(200);
+    assert_eq!(
+        (&shop["concurrency"], &shop["timeout"]),
+        (&json!(10), &json!("20s"))
+    );
+    assert_eq!(shown["timeout"], "20s");
+    let timer = client.get(TIMER).expect(200);
+    assert_eq!(timer["target"]["timeout"], "20s");
     let body = "x".repeat(2 * MIB + 1);
     let set = json!({"in": "1h", "target": {"url": "http://127.0.0.1:1/"}, "body": body});
     let answer = client.json("PUT", TIMER, &set.to_string());
@@ -222,6 +421,19 @@ fn the_flags_are_ceilings_of_what_queues_and_endpoints_say() {
             "/retention/done",
             json!("1h"),
         ),
+        (ORDERS, json!({"timeout": 20_001}), "/timeout", json!("20s")),
+        (
+            endpoint,
+            json!({"url": "http://x/", "timeout": 20_001}),
+            "/timeout",
+            json!("20s"),
+        ),
+        (
+            TIMER,
+            json!({"in": 0, "target": {"url": "http://x/", "timeout": 20_001}}),
+            "/target/timeout",
+            json!("20s"),
+        ),
     ] {
         let answer = client.json("PUT", path, &body.to_string());
         let (status, code, at) = refused(&answer);
@@ -230,6 +442,7 @@ fn the_flags_are_ceilings_of_what_queues_and_endpoints_say() {
     }
     let at_the_ceiling = json!({
         "concurrency": 10, "payload_limit": 2 * MIB, "retention": {"done": "1h", "dead": "3650d"},
+        "timeout": "20s",
     });
     made(&mut client, ORDERS, &at_the_ceiling);
     drop(server);

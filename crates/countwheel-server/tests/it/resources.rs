@@ -472,7 +472,7 @@ fn a_set_takes_from_endpoint_and_queue_what_it_does_not_say() {
     assert_eq!(own, (json!("8s"), target, collapse.clone()));
     let target = json!({"endpoint": "shop", "path": "/a?b=1"});
     let of_endpoint = fixed(json!({"in": "9d", "target": target, "missed": "fire"}));
-    let target = json!({"endpoint": "shop", "path": "/a?b=1", "headers": {}});
+    let target = json!({"endpoint": "shop", "path": "/a?b=1", "headers": {}, "timeout": "9s"});
     assert_eq!(of_endpoint, (json!("7s"), target, Value::Null));
     let of_queue = fixed(json!({"in": "9d", "target": {"endpoint": "bare"}}));
     assert_eq!(of_queue.0, "8s");

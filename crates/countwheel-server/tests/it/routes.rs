@@ -66,7 +66,7 @@ fn a_timer_is_set_read_replaced_and_removed() {
         "target": {"url": "https://example.com/hook", "headers": {"x-shop": "7"},
                    "timeout": "1m 30s"},
         "content_type": "application/json", "body_bytes": 13,
-        "retry": {"preset": "wechat", "jitter": "none"},
+        "retry": {"preset": "wechat", "jitter": "none"}, "from": {"missed": "default"},
         "failures": 0, "attempt": 0, "attempts": [],
         "next_attempts": timer["next_attempts"]});
     assert_eq!(timer, expected);

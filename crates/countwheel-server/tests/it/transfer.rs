@@ -170,6 +170,66 @@ fn service() -> (Directory, Server) {
 }
 
 #[test]
+fn what_a_timer_leaves_to_its_queue_is_left_to_it_in_another_service_too() {
+    let (_directory, from) = service();
+    let (_other, into) = service();
+    let mut there = from.client();
+    let settings = |fixed: &str| {
+        json!({"retry": {"fixed": fixed}, "timeout": fixed, "missed": "collapse", "overlap": "queue"})
+            .to_string()
+    };
+    there
+        .json("PUT", "/v1/queues/other", &settings("7s"))
+        .expect(201);
+    let target = json!({"url": "http://127.0.0.1:9/hook", "headers": {"x-shop": "7"}});
+    let open = json!({"every": "1h", "in": "2h", "target": target});
+    set(&mut there, "other", "open", &open.to_string());
+    let mut own = open;
+    for (name, value) in [
+        ("retry", json!({"fixed": "1s"})),
+        ("missed", json!("fire")),
+        ("overlap", json!("skip")),
+    ] {
+        own[name] = value;
+    }
+    own["target"]["timeout"] = json!("1s");
+    set(&mut there, "other", "own", &own.to_string());
+    let (text, err, code) = told(&run(&from, &["export"], ""));
+    assert_eq!(
+        (err.as_str(), code),
+        ("exported 2 timers of 1 queue\n", Some(0))
+    );
+    let mut here = into.client();
+    here.json("PUT", "/v1/queues/other", &settings("8s"))
+        .expect(201);
+    let (_, err, code) = told(&run(&into, &["import"], &text));
+    assert_eq!((err.as_str(), code), ("", Some(0)));
+    let mut shows = |key: &str| {
+        let timer = here
+            .get(&format!("/v1/queues/other/timers/{key}"))
+            .expect(200);
+        let rules = json!([
+            timer["retry"]["fixed"],
+            timer["target"]["timeout"],
+            timer["missed"],
+            timer["recurring"]["overlap"],
+            timer["target"]["headers"]["x-shop"]
+        ]);
+        (rules, timer["from"].clone())
+    };
+    let queue =
+        json!({"retry": "queue", "timeout": "queue", "missed": "queue", "overlap": "queue"});
+    assert_eq!(
+        shows("open"),
+        (json!(["8s", "8s", "collapse", "queue", "7"]), queue)
+    );
+    assert_eq!(
+        shows("own"),
+        (json!(["1s", "1s", null, "skip", "7"]), Value::Null)
+    );
+}
+
+#[test]
 fn what_is_exported_from_one_service_is_the_same_in_another() {
     let (directory, from) = service();
     let (_other, into) = service();

@@ -21,7 +21,9 @@ pub(super) struct Series {
     pub(super) recurrence: Recurrence,
     /// The same without a number of runs.
     unnumbered: Recurrence,
-    missed: Missed,
+    /// The rules that hold now, of the timer or of its queue.
+    pub(super) missed: Missed,
+    pub(super) overlap: Overlap,
     /// A point of a fixed rate.
     origin: Timestamp,
     pub(super) run: u32,
@@ -75,6 +77,7 @@ impl Series {
             recurrence: recurrence.clone(),
             unnumbered,
             missed,
+            overlap: recurrence.overlap,
             origin: from,
             run: 1,
             nominal: from,
@@ -398,7 +401,7 @@ impl Series {
             between += u64::from(last != next);
             last = point;
         }
-        match self.recurrence.overlap {
+        match self.overlap {
             Overlap::Skip => {
                 let all = between + u64::from(last != next);
                 self.not_made_overlapped += 1 + self.counted(all);

@@ -164,6 +164,9 @@ struct Shown {
     retry: Box<RawValue>,
     missed: Option<Box<RawValue>>,
     recurring: Option<Map<String, Value>>,
+    /// The rules that the timer has not named; nothing where an earlier program shows it.
+    #[serde(default)]
+    from: Map<String, Value>,
 }
 
 /// A line that is written.
@@ -188,7 +191,8 @@ struct Written {
     serial_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     priority: Option<u32>,
-    retry: Box<RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry: Option<Box<RawValue>>,
 }
 
 /// The first line of an export.
@@ -212,6 +216,16 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
     if shown.content_type.is_some() != has_body {
         return Ok(None);
     }
+    // A rule that the timer leaves open is none of the line: what sets the timer leaves it open as well.
+    let is_own = |rule: &str| !shown.from.contains_key(rule);
+    let target = match is_own("timeout") {
+        true => target,
+        false => without(&target, "timeout")?,
+    };
+    let fire = RawValue::from_string("\"fire\"".to_owned())?;
+    let missed = is_own("missed").then(|| shown.missed.unwrap_or(fire));
+    let retry = is_own("retry").then_some(shown.retry);
+    let owns_overlap = is_own("overlap");
     let (mut at, mut schedule) = (Value::String(shown.due), Map::new());
     if let Some(mut recurring) = shown.recurring {
         let run = recurring.get("run").and_then(Value::as_u64).unwrap_or(1);
@@ -225,7 +239,8 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
             "overlap",
             "adaptive",
         ] {
-            schedule.extend(recurring.remove_entry(name));
+            let field = recurring.remove_entry(name);
+            schedule.extend(field.filter(|_| name != "overlap" || owns_overlap));
         }
         // The run that is next, or under way, is among those that are left.
         if let Some(repeats) = recurring.get("repeats").and_then(Value::as_u64) {
@@ -249,16 +264,23 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
         },
         at,
         schedule,
-        missed: shown.missed,
+        missed,
         target,
         content_type: shown.content_type,
         body: shown.body,
         body_base64: shown.body_base64,
         serial_key: shown.serial_key,
         priority: shown.priority,
-        retry: shown.retry,
+        retry,
     };
     serde_json::to_string(&line).map(Some)
+}
+
+/// An object without one of its fields, and otherwise as it stands.
+fn without(object: &RawValue, field: &str) -> serde_json::Result<Box<RawValue>> {
+    let mut fields: Map<String, Value> = serde_json::from_str(object.get())?;
+    fields.remove(field);
+    serde_json::value::to_raw_value(&fields)
 }
 
 /// A timer that is to be set.
