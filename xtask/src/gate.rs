@@ -193,6 +193,7 @@ const STAGES: [Stage; 27] = [
                 sim("nodes --seeds 300 --first-seed 1"),
                 sim("flows --seeds 200 --first-seed fresh"),
                 sim("leases --seeds 400 --first-seed fresh"),
+                sim("jobs --seeds 400 --first-seed fresh"),
                 sim("loans --seeds 200 --first-seed fresh"),
                 sim("copies --mixes 50 --seed fresh"),
                 sim("sabotage --only 8 --first-seed fresh"),

@@ -29,6 +29,7 @@ pub mod ages;
 mod failure;
 pub mod flows;
 pub mod idle;
+pub mod jobs;
 mod keeps;
 pub mod leases;
 pub mod loans;
