@@ -38,6 +38,8 @@ pub(crate) struct Extras {
     pub(crate) priority: Option<u32>,
     /// Between which delays the receiver chooses the next run.
     pub(crate) adaptive: Option<Adaptive>,
+    /// In the order in which they were sent, none twice.
+    pub(crate) tags: Vec<String>,
 }
 
 /// A due time that was drawn.
@@ -93,6 +95,7 @@ enum Extra {
     SerialKey(String),
     Priority(u32),
     Adaptive(Adaptive),
+    Tags(Vec<String>),
 }
 
 impl Extras {
@@ -102,7 +105,9 @@ impl Extras {
         let serial_key = self.serial_key.clone().map(Extra::SerialKey);
         let priority = self.priority.map(Extra::Priority);
         let adaptive = self.adaptive.map(Extra::Adaptive);
-        let extras = [trace, spread, serial_key, priority, adaptive];
+        let tags = Some(&self.tags).filter(|tags| !tags.is_empty());
+        let tags = tags.cloned().map(Extra::Tags);
+        let extras = [trace, spread, serial_key, priority, adaptive, tags];
         extras.into_iter().flatten().collect()
     }
 
@@ -115,6 +120,7 @@ impl Extras {
                 Extra::SerialKey(key) => extras.serial_key = Some(key),
                 Extra::Priority(priority) => extras.priority = Some(priority),
                 Extra::Adaptive(adaptive) => extras.adaptive = Some(adaptive),
+                Extra::Tags(tags) => extras.tags = tags,
             }
         }
         extras
@@ -304,6 +310,18 @@ impl Job {
         }
     }
 
+    /// Whether a payload has all of these tags, without a look at the rest of it.
+    pub(crate) fn has_tags(payload: &[u8], wanted: &[String]) -> bool {
+        if wanted.is_empty() {
+            return true;
+        }
+        let extras = payload.strip_prefix(&[WITH_EXTRAS]);
+        let list = extras.and_then(|encoded| postcard::take_from_bytes::<Vec<Extra>>(encoded).ok());
+        let tags = list.map(|(list, _)| Extras::of_list(list).tags);
+        let tags = tags.unwrap_or_default();
+        wanted.iter().all(|tag| tags.contains(tag))
+    }
+
     /// The endpoint that a payload names, without a look at the rest of it.
     pub(crate) fn endpoint_of(payload: &[u8]) -> Option<String> {
         match Self::glance(payload)?.0 {
@@ -366,6 +384,7 @@ mod tests {
                     min: Duration::from_secs(5),
                     max: Duration::from_secs(300),
                 }),
+                tags: vec!["eu".to_owned(), "vip".to_owned()],
             },
             ..job.clone()
         };
@@ -376,6 +395,12 @@ mod tests {
         assert_eq!(named(&traced_to_endpoint).as_deref(), Some("shop"));
         assert_eq!(named(&traced), None);
         assert_eq!((named(&to_any), named(&post)), (None, None));
+        let is_tagged = |job: &Job, tags: &[&str]| {
+            let tags: Vec<_> = tags.iter().map(|tag| (*tag).to_owned()).collect();
+            Job::has_tags(&job.encode(), &tags)
+        };
+        assert!(is_tagged(&traced, &["vip", "eu"]) && is_tagged(&post, &[]));
+        assert!(!is_tagged(&traced, &["vip", "us"]) && !is_tagged(&post, &["eu"]));
         for job in [post, put, to_endpoint, to_any, traced, traced_to_endpoint] {
             let encoded = job.encode();
             assert_eq!(Job::decode(&encoded), Ok(job));

@@ -23,6 +23,7 @@ mod framing;
 mod front;
 pub mod guard;
 mod job;
+mod jobs;
 mod leftover;
 #[cfg(test)]
 mod limits;
@@ -34,7 +35,6 @@ mod nodes;
 mod places;
 mod pool;
 mod pull;
-mod purge;
 mod resolver;
 mod resources;
 mod roots;

@@ -74,6 +74,7 @@ pub(crate) enum Code {
     PlacementFixed,
     PushQueue,
     PullQueue,
+    TooManyJobs,
 }
 
 impl Code {
@@ -175,6 +176,7 @@ impl Code {
             Self::PlacementFixed => ("placement_fixed", S::CONFLICT, "Placement is fixed"),
             Self::PushQueue => ("push_queue", S::CONFLICT, "Queue is pushed"),
             Self::PullQueue => ("pull_queue", S::UNPROCESSABLE_ENTITY, "Queue is pulled"),
+            Self::TooManyJobs => ("too_many_jobs", S::CONFLICT, "Too many jobs"),
         }
     }
 }
@@ -428,7 +430,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 46] = [
+    const ALL: [Code; 47] = [
         Code::Malformed,
         Code::LeaseLost,
         Code::PlacementFixed,
@@ -475,6 +477,7 @@ mod tests {
         Code::InUse,
         Code::NotEmpty,
         Code::SecretKeyRequired,
+        Code::TooManyJobs,
     ];
 
     /// The rows `| status | `code`, … | when |` of the contract.

@@ -11,6 +11,7 @@ mod exits;
 mod floods;
 mod framing;
 mod http2;
+mod jobs;
 mod leases;
 mod leftover;
 mod limits;
