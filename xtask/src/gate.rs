@@ -213,6 +213,7 @@ const STAGES: [Stage; 28] = [
                 sim("flows --seeds 200 --first-seed fresh"),
                 sim("leases --seeds 400 --first-seed fresh"),
                 sim("receipts --seeds 400 --first-seed fresh"),
+                sim("jobs --seeds 400 --first-seed fresh"),
                 sim("loans --seeds 200 --first-seed fresh"),
                 sim("gathers --seeds 100 --first-seed fresh"),
                 sim("copies --mixes 50 --seed fresh"),

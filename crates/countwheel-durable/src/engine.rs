@@ -406,6 +406,12 @@ impl Engine {
         Arc::clone(&self.settings)
     }
 
+    /// The last revision that was given, as of the last turn. See [`JobHost::owned`](crate::JobHost::owned).
+    #[must_use]
+    pub fn last_revision(&self) -> Revision {
+        *self.given.lock()
+    }
+
     /// The last revision for whoever reads it beside the engine.
     pub(crate) fn seen_revision(&self) -> SeenRevision {
         Arc::clone(&self.given)

@@ -111,6 +111,7 @@ mod handler;
 mod handlers;
 mod held;
 mod in_flight;
+mod jobs;
 mod kept;
 mod leases;
 mod merged;
@@ -159,6 +160,9 @@ pub use handler::{
     Attempt, Completion, Handler, Inline, NextRun, Outcome, Run, Verdict, inline, pooled,
 };
 pub use handlers::Handlers;
+pub use jobs::{
+    HasTags, Job, JobAction, JobCounts, JobError, JobFilter, JobHost, JobOrder, JobStep, JobSteps,
+};
 pub use name::{Key, NameError, Namespace, QueueName, TimerName};
 #[cfg(feature = "json")]
 pub use payload::Json;

@@ -233,6 +233,22 @@ bugs! {
     RulesKept,
     /// A purge goes over each shard once.
     PurgePassesOnce,
+    /// A job meets timers again that it has moved itself.
+    JobMeetsAgain,
+    /// A job acts on timers in one commit, and notes how far it is in the next.
+    JobNotesLater,
+    /// The tags of a job are not read back.
+    JobForgetsTags,
+    /// A job that was cancelled goes on.
+    JobCancelUnseen,
+    /// A timer that had changed counts as one on which the job has acted.
+    JobCountsRefused,
+    /// A job acts as fast as its steps follow each other, whatever its rate.
+    JobIgnoresRate,
+    /// A dry run acts.
+    JobDryRunActs,
+    /// A job acts on a timer that has changed since it was read.
+    JobActsOnChanged,
     /// A step that fails takes the outcomes of its turn along.
     OutcomesEndWithReads,
 }

@@ -1,22 +1,17 @@
 //! Purges: timers of a queue are removed in bounded steps, by state, prefix and due time.
 //!
-//! A purge is a setting of the store, and how far it is in a shard is another, which changes in the commit that
-//! removes the timers. So a purge goes on after a restart, on whichever process owns the shard, and counts nothing twice.
+//! A purge is a [job](crate::Job) that removes, of which each queue has one at a time, and which is known by its queue.
 
-use std::collections::BTreeMap;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::planted::planted;
-use crate::store::{Filter, Page, Position, Shard};
-use crate::{
-    BatchError, Configured, QueueName, Request, Response, Revision, SettingError, SettingName,
-    SettingPrecondition, Settings, SettingsVersion, StateKind, TimerError, TimerName, Timers,
-    elsewhere,
+use crate::jobs::{
+    Job, JobAction, JobFilter, JobOrder, Place, Stored, forget, is_overtaken, look_at_settings,
+    store_asked,
 };
+use crate::{QueueName, SettingError, SettingsVersion, StateKind, TimerError, Timers};
 
 /// Which timers of a queue a purge removes: those that all of its fields want.
 ///
@@ -123,323 +118,22 @@ pub struct PurgeStep {
     pub goes_on: bool,
 }
 
-/// The setting of a queue's purge begins so.
-const PURGE: &str = "purge/";
-/// The setting of its progress in one shard begins so, with the shard and the queue behind it.
-const PROGRESS: &str = "purged/";
-/// The version of both stored forms.
-const FORMAT: u8 = 1;
-
-/// How often it is looked whether the owners of other shards have seen a purge, and how long between.
-const LOOKS: usize = 100;
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// The stored form of a purge.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Asked {
-    pub(crate) filter: PurgeFilter,
-    pub(crate) since: Timestamp,
-    /// How many shards there were. In a store of another number, the marks mean nothing.
-    pub(crate) shards: u16,
-    /// The last revision of each shard that the process owned which took the purge.
-    pub(crate) marks: BTreeMap<u16, Revision>,
-    pub(crate) ended: Option<Ended>,
-}
-
-/// How a purge went that is through.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Ended {
-    pub(crate) at: Timestamp,
-    pub(crate) removed: u64,
-    /// The version of the setting while it ran.
-    pub(crate) id: SettingsVersion,
-}
-
-/// How far a purge is in one shard, as it is stored.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Progress {
-    /// Of which purge.
-    pub(crate) id: SettingsVersion,
-    /// The last revision of the shard when the purge came to be known: what was set later stays.
-    pub(crate) mark: Revision,
-    /// Behind which position this pass goes on.
-    pub(crate) after: Option<Position>,
-    /// Whether this pass has found something, so that another follows.
-    pub(crate) found: bool,
-    pub(crate) removed: u64,
-    pub(crate) is_through: bool,
-}
-
-impl Progress {
-    pub(crate) fn new(id: SettingsVersion, mark: Revision) -> Self {
-        Self {
-            id,
-            mark,
-            after: None,
-            found: false,
-            removed: 0,
-            is_through: false,
-        }
-    }
-
-    /// What is to be read next.
-    pub(crate) fn page(&self, queue: &QueueName, filter: &PurgeFilter, limit: usize) -> Filter {
-        let state = match filter.states[..] {
-            [state] => Some(state),
-            _ => None,
-        };
-        Filter {
-            state,
-            prefix: filter.prefix.clone(),
-            due_from: filter.due_from,
-            due_before: filter.due_before,
-            after: self.after,
-            limit,
-            ..Filter::queue(queue.clone())
-        }
-    }
-
-    /// Which timers of the page are to be removed, with their revisions, and how far the purge is in this shard once
-    /// they are. The page is that of [`page`](Self::page).
-    ///
-    /// A pass that has found something is followed by another: a timer that was delivered while the pass came by, or
-    /// that was moved, may be behind.
-    pub(crate) fn over(
-        &self,
-        filter: &PurgeFilter,
-        page: &Page,
-    ) -> (Vec<(TimerName, Revision)>, Self) {
-        let wanted = page.records.iter().filter(|record| {
-            let kind = record.state.kind();
-            let is_older = record.id.set <= self.mark || planted!(PurgeTakesLaterSets);
-            is_older && kind != StateKind::Delivering && filter.states.contains(&kind)
-        });
-        let wanted: Vec<_> = wanted
-            .map(|record| (record.name.clone(), record.revision))
-            .collect();
-        let found = self.found || !wanted.is_empty();
-        let (is_last, again) = (page.next.is_none(), found && !planted!(PurgePassesOnce));
-        let next = Self {
-            after: page.next,
-            found: found && !is_last,
-            removed: self.removed + wanted.len() as u64,
-            is_through: is_last && !again,
-            ..*self
-        };
-        (wanted, next)
-    }
-
-    /// The same without one of those that were to be removed: it has changed, so the shard is looked at once more.
-    pub(crate) fn without_one(self) -> Self {
-        Self {
-            removed: self.removed.saturating_sub(1),
-            ..self
-        }
-    }
-}
-
-/// The batch that removes these and says so.
-pub(crate) fn requests(
-    remove: &[(TimerName, Revision)],
-    progress: Request,
-) -> impl Iterator<Item = Request> {
-    let remove = remove.iter().map(|(name, revision)| Request::Forget {
-        name: name.clone(),
-        revision: *revision,
-    });
-    remove.chain([progress])
-}
-
-/// Whether a part of a batch is refused because its timer is not as it was read.
-pub(crate) fn has_changed(error: &TimerError) -> bool {
-    matches!(
-        error,
-        TimerError::Changed { .. }
-            | TimerError::NotFound
-            | TimerError::Gone { .. }
-            | TimerError::Conflict { .. }
-            | TimerError::Unreadable { .. }
-    )
-}
-
-/// Whether a setting is refused because somebody else has changed it.
-fn is_overtaken(error: &TimerError) -> bool {
-    matches!(
-        error,
-        TimerError::Setting(
-            SettingError::Exists { .. } | SettingError::Changed { .. } | SettingError::NotFound
-        )
-    )
-}
-
-/// The setting of a queue's purge.
-pub(crate) fn setting_of(queue: &QueueName) -> Result<SettingName, TimerError> {
-    Ok(SettingName::new(format!("{PURGE}{queue}"))?)
-}
-
-/// The setting of its progress in a shard.
-pub(crate) fn progress_setting_of(
-    queue: &QueueName,
-    shard: Shard,
-) -> Result<SettingName, TimerError> {
-    Ok(SettingName::new(format!("{PROGRESS}{}/{queue}", shard.0))?)
-}
-
-/// A name that no setting has: a change of it has an owner look at the store.
-pub(crate) fn setting_of_none() -> Result<SettingName, TimerError> {
-    Ok(SettingName::new(PURGE)?)
-}
-
-fn to_value(what: &impl Serialize) -> Option<Vec<u8>> {
-    postcard::to_extend(what, vec![FORMAT]).ok()
-}
-
-fn of_value<T: for<'de> Deserialize<'de>>(value: &[u8]) -> Option<T> {
-    let (format, rest) = value.split_first()?;
-    if *format != FORMAT {
-        return None;
-    }
-    postcard::from_bytes(rest).ok()
-}
-
-/// A request that stores a purge, if none of the queue is stored in another version.
-pub(crate) fn ask(
-    queue: &QueueName,
-    asked: &Asked,
-    before: Option<SettingsVersion>,
-) -> Result<Request, TimerError> {
-    Ok(Request::Configure {
-        name: setting_of(queue)?,
-        value: to_value(asked),
-        precondition: before.map_or(SettingPrecondition::Absent, SettingPrecondition::Version),
-    })
-}
-
-/// A request that stores how far a purge is.
-pub(crate) fn note(
-    queue: &QueueName,
-    shard: Shard,
-    progress: &Progress,
-    before: Option<SettingsVersion>,
-) -> Result<Request, TimerError> {
-    Ok(Request::Configure {
-        name: progress_setting_of(queue, shard)?,
-        value: to_value(progress),
-        precondition: before.map_or(SettingPrecondition::Absent, SettingPrecondition::Version),
-    })
-}
-
-/// A request that removes a setting which has this version.
-pub(crate) fn remove(name: SettingName, version: SettingsVersion) -> Request {
-    Request::Configure {
-        name,
-        value: None,
-        precondition: SettingPrecondition::Version(version),
-    }
-}
-
-/// A progress with the version of its setting.
-pub(crate) type Noted = (SettingsVersion, Option<Progress>);
-
-/// All that the settings say of purges.
-#[derive(Debug, Default)]
-pub(crate) struct Stored {
-    /// What a later version has written is `None`, and left alone.
-    pub(crate) asked: BTreeMap<QueueName, (SettingsVersion, Option<Asked>)>,
-    pub(crate) progress: BTreeMap<(QueueName, Shard), Noted>,
-}
-
-impl Stored {
-    pub(crate) fn of(settings: &Settings) -> Self {
-        let mut stored = Self::default();
-        for (name, value) in settings.iter() {
-            let name = name.as_str();
-            if let Some(queue) = name.strip_prefix(PURGE) {
-                if let Ok(queue) = QueueName::from_text(queue) {
-                    let asked = of_value(&value.value);
-                    stored.asked.insert(queue, (value.version, asked));
-                }
-            } else if let Some((shard, queue)) = name
-                .strip_prefix(PROGRESS)
-                .and_then(|rest| rest.split_once('/'))
-                && let (Ok(shard), Ok(queue)) = (shard.parse(), QueueName::from_text(queue))
-            {
-                let progress = of_value(&value.value).filter(|_| !planted!(PurgeForgetsPosition));
-                let noted = (value.version, progress);
-                stored.progress.insert((queue, Shard(shard)), noted);
-            }
-        }
-        stored
-    }
-
-    /// How far the purge of this id is in a shard; `None` if that is not known.
-    pub(crate) fn of_shard(
-        &self,
-        queue: &QueueName,
-        id: SettingsVersion,
-        shard: Shard,
-    ) -> Option<&Progress> {
-        let (_, progress) = self.progress.get(&(queue.clone(), shard))?;
-        progress.as_ref().filter(|progress| progress.id == id)
-    }
-
-    /// The purge of a queue, if this version can read it.
-    pub(crate) fn purge(&self, queue: &QueueName) -> Option<Purge> {
-        let (id, asked) = self.asked.get(queue)?;
-        let asked = asked.as_ref()?;
-        let shards = (0..asked.shards).map(Shard);
-        let known = shards.map(|shard| self.of_shard(queue, *id, shard));
-        let (mut removed, mut shards_left) = (0, 0);
-        for progress in known {
-            removed += progress.map_or(0, |progress| progress.removed);
-            shards_left += u16::from(progress.is_none_or(|progress| !progress.is_through));
-        }
-        let mut id = *id;
-        if let Some(ended) = asked.ended {
-            (id, removed, shards_left) = (ended.id, ended.removed, 0);
-        }
-        Some(Purge {
-            queue: queue.clone(),
-            id,
-            filter: asked.filter.clone(),
-            since: asked.since,
-            removed,
-            shards_left,
-            ended: asked.ended.map(|ended| ended.at),
-        })
-    }
-
-    /// A shard of which it is not known yet which timers were there before the purge.
-    pub(crate) fn unmarked(&self, queue: &QueueName, id: SettingsVersion) -> Option<Shard> {
-        let (_, asked) = self.asked.get(queue)?;
-        let asked = asked.as_ref()?;
-        let mut shards = (0..asked.shards).map(Shard);
-        shards.find(|shard| {
-            let is_marked = asked.marks.contains_key(&shard.0);
-            !is_marked && self.of_shard(queue, id, *shard).is_none()
-        })
-    }
-
-    /// Whether the purge of this id runs.
-    fn is_running(&self, queue: &QueueName, id: SettingsVersion) -> bool {
-        let asked = self.asked.get(queue);
-        asked.is_some_and(|(version, asked)| {
-            *version == id && asked.as_ref().is_none_or(|asked| asked.ended.is_none())
-        })
-    }
-}
-
 impl Purge {
     /// How long a purge is shown that is through.
-    pub const SHOWN_FOR: Duration = Duration::from_secs(3_600);
+    pub const SHOWN_FOR: Duration = Job::SHOWN_FOR;
 }
 
-impl Asked {
-    /// Whether it need not be shown any more.
-    pub(crate) fn is_over(&self, wall: Timestamp) -> bool {
-        let since = |ended: Ended| wall.saturating_since(ended.at);
-        self.ended
-            .is_some_and(|ended| since(ended) >= Purge::SHOWN_FOR)
+impl From<Job> for Purge {
+    fn from(job: Job) -> Self {
+        Self {
+            queue: job.order.queue,
+            id: job.id,
+            filter: job.order.filter.into(),
+            since: job.since,
+            removed: job.counts.done,
+            shards_left: job.shards_left,
+            ended: job.ended,
+        }
     }
 }
 
@@ -477,9 +171,10 @@ impl Timers {
         if self.is_own_thread() {
             return Err(TimerError::OwnThread.into());
         }
-        self.look_at_settings()?;
+        look_at_settings(self)?;
+        let place = Place::Purge(queue.clone());
         let stored = Stored::of(&self.settings());
-        let before = stored.asked.get(queue);
+        let before = stored.asked.get(&place);
         match (before, stored.purge(queue)) {
             (_, Some(purge)) if purge.ended.is_none() => {
                 return Err(PurgeError::Running(Box::new(purge)));
@@ -490,18 +185,16 @@ impl Timers {
             }
             _ => {}
         }
-        let marks = self.last_revisions().into_iter();
-        let asked = Asked {
-            filter,
-            since: self.wall(),
-            shards: self.shards().count(),
-            marks: marks.map(|(shard, mark)| (shard.0, mark)).collect(),
-            ended: None,
+        let order = JobOrder {
+            queue: queue.clone(),
+            action: JobAction::Remove,
+            filter: JobFilter::from(filter.clone()),
+            rate: None,
+            dry_run: false,
         };
-        let request = ask(queue, &asked, before.map(|(version, _)| *version))?;
-        let id = match self.call(request) {
-            Ok(Response::Configured(Configured { version, .. })) => version,
-            Ok(_) => return Err(TimerError::Closed.into()),
+        let before = before.map(|(version, _)| *version);
+        let (id, asked) = match store_asked(self, &place, order, before) {
+            Ok(stored) => stored,
             Err(error) => {
                 // Somebody else was faster.
                 let running = Stored::of(&self.settings()).purge(queue);
@@ -515,47 +208,27 @@ impl Timers {
         let purge = Purge {
             queue: queue.clone(),
             id,
-            shards_left: asked.shards,
-            filter: asked.filter,
+            filter,
             since: asked.since,
             removed: 0,
+            shards_left: asked.shards,
             ended: None,
         };
-        let mut missing = self.shards().all();
-        match missing.find(|shard| !asked.marks.contains_key(&shard.0)) {
-            None => Ok(purge),
-            Some(_) => self.wait_for_marks(purge),
+        let is_there = |stored: &Stored| {
+            let (version, _) = stored.asked.get(&place)?;
+            (*version == id).then(|| place.clone())
+        };
+        if let Some(shard) = self.wait_for_marks(id, is_there)? {
+            self.call(forget(&place, id)?)?;
+            return Err(TimerError::ShardUnavailable { shard }.into());
         }
-    }
-
-    /// Waits until the owners of other shards have noted which timers there are.
-    fn wait_for_marks(&self, purge: Purge) -> Result<Purge, PurgeError> {
-        let mut missing = Shard::ONLY;
-        let (_kept, nobody) = mpsc::channel::<()>();
-        for _ in 0..LOOKS {
-            self.look_at_settings()?;
-            let stored = Stored::of(&self.settings());
-            match stored.asked.get(&purge.queue) {
-                Some((version, _)) if *version == purge.id => {}
-                _ => {
-                    return match stored.purge(&purge.queue) {
-                        Some(other) if other.ended.is_none() => {
-                            Err(PurgeError::Running(Box::new(other)))
-                        }
-                        // It is through, or was cancelled.
-                        _ => Ok(purge),
-                    };
-                }
+        // It may have been cancelled while it waited, and another asked for.
+        match Stored::of(&self.settings()).purge(queue) {
+            Some(other) if other.id != id && other.ended.is_none() => {
+                Err(PurgeError::Running(Box::new(other)))
             }
-            match stored.unmarked(&purge.queue, purge.id) {
-                None => return Ok(purge),
-                Some(shard) => missing = shard,
-            }
-            // Nobody sends: it is a pause.
-            let _paused = nobody.recv_timeout(LOOK_EVERY);
+            _ => Ok(purge),
         }
-        self.call(remove(setting_of(&purge.queue)?, purge.id))?;
-        Err(TimerError::ShardUnavailable { shard: missing }.into())
     }
 
     /// Ends the purge of a queue, and says how far it was; `None` if none runs. What was removed stays removed, and a
@@ -579,15 +252,15 @@ impl Timers {
     /// # Errors
     /// As [`Timers::call`].
     pub fn cancel_purge(&self, queue: &QueueName) -> Result<Option<Purge>, TimerError> {
-        self.look_at_settings()?;
+        look_at_settings(self)?;
         let running = Stored::of(&self.settings()).purge(queue);
         let Some(purge) = running.filter(|purge| purge.ended.is_none()) else {
             return Ok(None);
         };
-        match self.call(remove(setting_of(queue)?, purge.id)) {
+        match self.call(forget(&Place::Purge(queue.clone()), purge.id)?) {
             Ok(_) => Ok(Some(purge)),
             // It was through meanwhile, or was cancelled.
-            Err(TimerError::Setting(_)) => Ok(None),
+            Err(error) if is_overtaken(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -614,11 +287,16 @@ impl Timers {
     pub fn purges(&self) -> Vec<Purge> {
         let stored = Stored::of(&self.settings());
         let wall = self.wall();
-        let shown = stored.asked.iter().filter(|(_, (_, asked))| {
-            let asked = asked.as_ref();
-            asked.is_some_and(|asked| !asked.is_over(wall))
-        });
-        shown.filter_map(|(queue, _)| stored.purge(queue)).collect()
+        let shown = stored
+            .asked
+            .iter()
+            .filter_map(|(place, (_, asked))| match place {
+                Place::Purge(_) if asked.as_ref().is_some_and(|asked| !asked.is_over(wall)) => {
+                    stored.job(place).map(Purge::from)
+                }
+                _ => None,
+            });
+        shown.collect()
     }
 
     /// Does one step of the purges in the shards that are owned here: removes up to `limit` timers in one commit, which
@@ -647,156 +325,12 @@ impl Timers {
     /// # Errors
     /// As [`Timers::call`]: nothing was done, and a later step does it.
     pub fn purge_step(&self, limit: usize) -> Result<PurgeStep, TimerError> {
-        if self.is_own_thread() {
-            return Err(TimerError::OwnThread);
-        }
-        let owned = self.last_revisions();
-        if owned.is_empty() {
-            return Ok(PurgeStep::default());
-        }
-        let stored = Stored::of(&self.settings());
-        let leads = owned.contains_key(&Shard::ONLY);
-        for ((queue, shard), noted) in &stored.progress {
-            if let (version, Some(progress)) = noted
-                && !stored.is_running(queue, progress.id)
-            {
-                let setting = progress_setting_of(queue, *shard)?;
-                if owned.contains_key(shard) {
-                    self.ask_at(*shard, vec![remove(setting, *version)])?;
-                } else if leads && shard.0 >= self.shards().count() {
-                    // Of a store with more shards, from which all timers have moved here.
-                    self.ask_at(Shard::ONLY, vec![remove(setting, *version)])?;
-                }
-            }
-        }
-        let mut failure = None;
-        for (queue, (id, asked)) in &stored.asked {
-            let Some(asked) = asked else { continue };
-            if asked.ended.is_some() {
-                if leads && asked.is_over(self.wall()) {
-                    self.ask_at(Shard::ONLY, vec![remove(setting_of(queue)?, *id)])?;
-                }
-                continue;
-            }
-            // In a store of another number of shards, the marks mean nothing.
-            let is_from_elsewhere = asked.shards != self.shards().count();
-            if !is_from_elsewhere {
-                for (shard, last) in &owned {
-                    match self.purge_shard(&stored, queue, (*id, asked), (*shard, *last), limit) {
-                        Ok(None) => {}
-                        Ok(Some(removed)) => {
-                            let goes_on = true;
-                            return Ok(PurgeStep { removed, goes_on });
-                        }
-                        Err(error) => failure = Some(error),
-                    }
-                }
-            }
-            let purge = stored.purge(queue);
-            let is_over = |purge: &Purge| purge.shards_left == 0 || is_from_elsewhere;
-            if let Some(purge) = purge.filter(is_over).filter(|_| leads) {
-                if is_from_elsewhere {
-                    tracing::warn!(%queue, "a purge has ended, since all timers have moved");
-                }
-                let ended = Asked {
-                    ended: Some(Ended {
-                        at: self.wall(),
-                        removed: purge.removed,
-                        id: *id,
-                    }),
-                    ..asked.clone()
-                };
-                self.ask_at(Shard::ONLY, vec![ask(queue, &ended, Some(*id))?])?;
-                let (removed, goes_on) = (0, true);
-                return Ok(PurgeStep { removed, goes_on });
-            }
-        }
-        match failure {
-            Some(error) => Err(error),
-            None => Ok(PurgeStep::default()),
-        }
-    }
-
-    /// A step of one purge in one shard; `None` if there is nothing to do.
-    fn purge_shard(
-        &self,
-        stored: &Stored,
-        queue: &QueueName,
-        (id, asked): (SettingsVersion, &Asked),
-        (shard, last): (Shard, Revision),
-        limit: usize,
-    ) -> Result<Option<usize>, TimerError> {
-        let noted = stored.progress.get(&(queue.clone(), shard));
-        let before = noted.map(|(version, _)| *version);
-        let progress = match (noted, stored.of_shard(queue, id, shard)) {
-            (_, Some(progress)) if progress.is_through => return Ok(None),
-            (_, Some(progress)) => *progress,
-            // A later version has written it.
-            (Some((_, None)), None) => return Ok(None),
-            (_, None) => match asked.marks.get(&shard.0) {
-                Some(mark) => Progress::new(id, *mark),
-                None => {
-                    let progress = Progress::new(id, last);
-                    self.ask_at(shard, vec![note(queue, shard, &progress, before)?])?;
-                    return Ok(Some(0));
-                }
-            },
-        };
-        let mut limit = limit.min(self.max_batch().saturating_sub(1)).max(1);
-        'smaller: loop {
-            let page = self.page_of(shard, &progress.page(queue, &asked.filter, limit))?;
-            let (mut wanted, mut next) = progress.over(&asked.filter, &page);
-            loop {
-                let note = note(queue, shard, &next, before)?;
-                let asked = requests(&wanted, note).collect();
-                match self.batch_at(shard, asked) {
-                    Ok(_) => return Ok(Some(wanted.len())),
-                    Err(BatchError {
-                        index: Some(index),
-                        error,
-                    }) if index < wanted.len() && has_changed(&error) => {
-                        wanted.remove(index);
-                        next = next.without_one();
-                    }
-                    Err(BatchError {
-                        error: TimerError::BatchTooLong { .. },
-                        ..
-                    }) if limit > 1 => {
-                        limit /= 2;
-                        continue 'smaller;
-                    }
-                    // Somebody has changed the setting meanwhile: the next step sees to what.
-                    Err(refused) if is_overtaken(&refused.error) => return Ok(Some(0)),
-                    Err(refused) => return Err(refused.error),
-                }
-            }
-        }
-    }
-
-    /// The same, where a setting that somebody has changed meanwhile is no failure.
-    fn ask_at(&self, shard: Shard, requests: Vec<Request>) -> Result<(), TimerError> {
-        match self.batch_at(shard, requests) {
-            Ok(_) => Ok(()),
-            Err(refused) if is_overtaken(&refused.error) => Ok(()),
-            Err(refused) => Err(refused.error),
-        }
-    }
-
-    /// Hands a batch to the scheduler of a shard that is owned here, and waits for the answer.
-    fn batch_at(&self, shard: Shard, requests: Vec<Request>) -> Result<Vec<Response>, BatchError> {
-        let (send, receive) = mpsc::channel();
-        let answer = move |answer| send.send(answer).unwrap_or_default();
-        self.ask_here(shard, elsewhere::Asked::batch(requests, answer));
-        let closed = |_| BatchError::of_all(TimerError::Closed);
-        receive.recv().map_err(closed)?
-    }
-
-    /// Makes an owner look at what others have changed of the settings.
-    fn look_at_settings(&self) -> Result<(), TimerError> {
-        let nothing = remove(setting_of_none()?, SettingsVersion(u64::MAX));
-        match self.call(nothing) {
-            Ok(_) | Err(TimerError::Setting(_)) => Ok(()),
-            Err(error) => Err(error),
-        }
+        let step = self.step_of(limit, &|_, _| true, |place| {
+            matches!(place, Place::Purge(_))
+        })?;
+        Ok(PurgeStep {
+            removed: step.acted,
+            goes_on: step.goes_on,
+        })
     }
 }

@@ -4,17 +4,19 @@ use std::convert::Infallible;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use countwheel_time::{By, Timestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::drain;
 use crate::store::{Shard, StoreError};
 use crate::{
-    CronError, DrainMode, LeaseToken, Missed, NameError, Outcome, PayloadError, PolicyError,
-    QueueName, Receipt, Recurrence, RecurrenceError, RetryPolicy, Revision, SettingError,
-    SettingName, SettingPrecondition, SettingsVersion, StateKind, TimerId, TimerName, UnknownZone,
+    CronError, DrainMode, JobAction, LeaseToken, Missed, NameError, Outcome, PayloadError,
+    PolicyError, QueueName, Receipt, Recurrence, RecurrenceError, RetryPolicy, Revision,
+    SettingError, SettingName, SettingPrecondition, SettingsVersion, StateKind, TimerId, TimerName,
+    UnknownZone,
 };
 
-/// When something shall be due.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// When something shall be due. The order of the variants is that of the stored form of a [job](crate::Job).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Due {
     /// At this time. One that has passed is due at once, and stays the
     /// [deadline](crate::Attempt::deadline) by which it is [missed](Missed).
@@ -70,8 +72,8 @@ impl From<Infallible> for TimerError {
     }
 }
 
-/// Where a move takes a timer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Where a move takes a timer. The order of the variants is that of the stored form of a [job](crate::Job).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Shift {
     /// To a new deadline.
     To(Due),
@@ -177,12 +179,17 @@ pub enum Request {
         /// Refuse unless it is pending.
         only_pending: bool,
     },
-    /// Remove a timer in whatever state, done ones as well, if it is as it was read and no attempt runs.
-    Forget {
+    /// Act on a timer as a [job](crate::Job) does, if the timer is as it was read and no attempt runs. A removal is one
+    /// of done timers as well.
+    AsRead {
         /// Its name.
         name: TimerName,
         /// The revision that it had.
         revision: Revision,
+        /// The state in which it was.
+        state: StateKind,
+        /// What to do.
+        action: JobAction,
     },
     /// Make a pending timer due now.
     Fire {
@@ -275,7 +282,7 @@ impl Request {
             Self::Set { name, .. }
             | Self::Move { name, .. }
             | Self::Remove { name, .. }
-            | Self::Forget { name, .. }
+            | Self::AsRead { name, .. }
             | Self::Fire { name }
             | Self::Revive { name, .. }
             | Self::Settle { name, .. }
@@ -347,21 +354,21 @@ pub struct Moved {
     pub due: Timestamp,
 }
 
-/// The answer to a [forget](Request::Forget).
+/// The answer to a removal of a timer [as it was read](Request::AsRead).
 ///
 /// ```
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
 /// # use countwheel_durable::store::MemoryStore;
 /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
-/// use countwheel_durable::{Forgotten, Request, Response, StateKind, TimerName};
+/// use countwheel_durable::{Forgotten, JobAction, Request, Response, StateKind, TimerName};
 ///
 /// # let clock = Arc::new(SystemClock::new());
 /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
 /// let name = TimerName::new("orders", "order-42")?;
 /// let revision = timers.set(name.clone(), Duration::from_secs(60), ())?.revision;
-/// let forgotten = timers.call(Request::Forget { name, revision })?;
-/// let state = StateKind::Pending;
+/// let (state, action) = (StateKind::Pending, JobAction::Remove);
+/// let forgotten = timers.call(Request::AsRead { name, revision, state, action })?;
 /// assert_eq!(forgotten, Response::Forgotten(Forgotten { state }));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

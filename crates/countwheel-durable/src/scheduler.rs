@@ -34,8 +34,8 @@ use crate::trouble::Noticed;
 use crate::window::{Room, Window};
 use crate::{
     Answer, Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason,
-    DueClock, Keep, Missed, NextRun, Outcome, QueueName, Record, Recurrence, Request, Response,
-    Revision, Run, Settings, State, StateKind, Stats, TimerError, Verdict, Wake, policy,
+    DueClock, JobAction, Keep, Missed, NextRun, Outcome, QueueName, Record, Recurrence, Request,
+    Response, Revision, Run, Settings, State, StateKind, Stats, TimerError, Verdict, Wake, policy,
 };
 use countwheel_time::Random;
 use parking_lot::Mutex;
@@ -1467,7 +1467,14 @@ struct Claim {
 
 /// Whether a request makes room, and is taken on a full disk.
 fn takes_away(request: &Request) -> bool {
-    matches!(request, Request::Remove { .. } | Request::Forget { .. })
+    matches!(
+        request,
+        Request::Remove { .. }
+            | Request::AsRead {
+                action: JobAction::Remove,
+                ..
+            }
+    )
 }
 
 /// What attending to an entry came to.

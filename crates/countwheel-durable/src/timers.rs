@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::elsewhere::Held;
 use crate::handler::Origin;
+use crate::jobs::JobSteps;
 use crate::pool::Pool;
 use crate::runner::{Common, Ended, Owned, is_handling, is_own_thread, shielded};
 use crate::store::{
@@ -150,6 +151,8 @@ pub(crate) struct Hub {
     counts_were_exact: AtomicBool,
     /// What the store says, also where no shard is owned.
     noticed: Noticed,
+    /// Held while a step of the jobs is done.
+    jobs: Mutex<JobSteps>,
 }
 
 /// How many threads read the store for async code.
@@ -300,6 +303,7 @@ impl Timers {
             elsewhere: RwLock::default(),
             counts_were_exact: AtomicBool::new(true),
             noticed: Noticed::default(),
+            jobs: Mutex::default(),
         });
         if let Some(disk) = hub.store.on_disk() {
             let hub: Weak<Hub> = Arc::downgrade(&hub);
@@ -964,6 +968,16 @@ impl Timers {
     /// The present time of the wall clock.
     pub(crate) fn wall(&self) -> Timestamp {
         self.hub.common.clock.timestamp()
+    }
+
+    /// The clock of the timers.
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        &*self.hub.common.clock
+    }
+
+    /// Whose turn is next among the jobs.
+    pub(crate) fn steps_of_jobs(&self) -> &Mutex<JobSteps> {
+        &self.hub.jobs
     }
 
     /// How many requests a batch may have.

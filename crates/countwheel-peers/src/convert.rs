@@ -108,9 +108,9 @@ impl<'a> WireRequest<'a> {
                     only_pending: *only_pending,
                 }
             }
-            // An owner asks itself alone: what it removes is what it has read.
-            Request::Forget { .. } => {
-                let reason = "a timer is forgotten by its owner alone".to_owned();
+            // An owner asks itself alone: a job acts on what it has read.
+            Request::AsRead { .. } => {
+                let reason = "a job acts on the timers of its own process alone".to_owned();
                 return Err(TimerError::Unavailable { reason });
             }
             Request::Fire { name } => {

@@ -191,12 +191,7 @@ impl Client {
         by: By,
         precondition: Precondition,
     ) -> Result<Answer<TimerMoved>, ClientError> {
-        let millis = match by {
-            By::Later(span) => millis(span),
-            By::Sooner(span) => -millis(span),
-        };
-        self.patch(queue, key, ("by", json!(millis)), precondition)
-            .await
+        self.patch(queue, key, by_field(by), precondition).await
     }
 
     async fn patch(
@@ -261,6 +256,10 @@ impl Client {
         add("prefix", filter.prefix.clone());
         add("due_after", filter.due_after.map(format_time));
         add("due_before", filter.due_before.map(format_time));
+        add(
+            "tag",
+            Some(filter.tags.join(",")).filter(|tags| !tags.is_empty()),
+        );
         add("after", after.map(str::to_owned));
         self.send(Method::GET, &path, None, Precondition::None)
             .await
@@ -401,17 +400,7 @@ impl Client {
         if !states.is_empty() {
             body["states"] = json!(states);
         }
-        if let Some(prefix) = &filter.prefix {
-            body["prefix"] = prefix.as_str().into();
-        }
-        for (name, time) in [
-            ("due_after", filter.due_after),
-            ("due_before", filter.due_before),
-        ] {
-            if let Some(time) = time {
-                body[name] = format_time(time).into();
-            }
-        }
+        filter.put_into(&mut body);
         let path = queue_path(Some(queue), ":purge");
         self.send(Method::POST, &path, Some(body), Precondition::None)
             .await
@@ -423,6 +412,45 @@ impl Client {
     /// [`ClientError`].
     pub async fn cancel_purge(&self, queue: &str) -> Result<Answer<QueuePurged>, ClientError> {
         let path = queue_path(Some(queue), ":cancel-purge");
+        self.send(Method::POST, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Asks for a job: an action on many timers of a queue.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn begin_job(&self, job: &NewJob) -> Result<Answer<JobShown>, ClientError> {
+        let body = Some(job.to_json());
+        self.send(Method::POST, "/v1/jobs", body, Precondition::None)
+            .await
+    }
+
+    /// Asks for all jobs.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn jobs(&self) -> Result<Answer<Jobs>, ClientError> {
+        self.send(Method::GET, "/v1/jobs", None, Precondition::None)
+            .await
+    }
+
+    /// Asks for one job.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn job(&self, id: u64) -> Result<Answer<JobShown>, ClientError> {
+        let path = format!("/v1/jobs/{id}");
+        self.send(Method::GET, &path, None, Precondition::None)
+            .await
+    }
+
+    /// Ends a job. What was done stays done.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn cancel_job(&self, id: u64) -> Result<Answer<JobShown>, ClientError> {
+        let path = format!("/v1/jobs/{id}:cancel");
         self.send(Method::POST, &path, None, Precondition::None)
             .await
     }
@@ -864,6 +892,8 @@ pub struct NewTimer {
     pub content_type: Option<String>,
     /// When to try again, the server's default if `None`.
     pub retry: Option<RetryPolicy>,
+    /// Its tags, by which lists and jobs find it.
+    pub tags: Vec<String>,
 }
 
 impl NewTimer {
@@ -884,6 +914,9 @@ impl NewTimer {
         put_schedule(&mut timer, self.due, self.options.recurrence.as_deref());
         if let Some(missed) = recurrence::show_missed(self.options.missed) {
             timer["missed"] = missed;
+        }
+        if !self.tags.is_empty() {
+            timer["tags"] = json!(self.tags);
         }
         let verbatim = match &self.body {
             Some(TimerBody::Verbatim(json)) => Some(json.get()),
@@ -1042,6 +1075,103 @@ pub struct Filter {
     pub due_after: Option<Timestamp>,
     /// Only those due earlier.
     pub due_before: Option<Timestamp>,
+    /// Only those that have all of these tags.
+    pub tags: Vec<String>,
+}
+
+impl Filter {
+    /// The fields of a filter in a body, but for the state.
+    fn put_into(&self, body: &mut Value) {
+        if let Some(prefix) = &self.prefix {
+            body["prefix"] = prefix.as_str().into();
+        }
+        for (name, time) in [
+            ("due_after", self.due_after),
+            ("due_before", self.due_before),
+        ] {
+            if let Some(time) = time {
+                body[name] = format_time(time).into();
+            }
+        }
+        if !self.tags.is_empty() {
+            body["tags"] = json!(self.tags);
+        }
+    }
+}
+
+/// What is asked of a job.
+///
+/// ```
+/// use countwheel_server::client::{Filter, NewJob};
+///
+/// let fire = NewJob {
+///     queue: "orders".to_owned(),
+///     action: "fire".to_owned(),
+///     filter: Filter { tags: vec!["eu".to_owned()], ..Filter::default() },
+///     rate: Some(500),
+///     ..NewJob::default()
+/// };
+/// assert!(fire.states.is_empty() && !fire.dry_run);
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NewJob {
+    /// The queue.
+    pub queue: String,
+    /// `remove`, `move`, `fire` or `revive`.
+    pub action: String,
+    /// In which states the timers are; empty for all on which the action can act.
+    pub states: Vec<StateKind>,
+    /// Which timers, beside their states.
+    pub filter: Filter,
+    /// Where a move takes them.
+    pub shift: Option<JobShift>,
+    /// On how many timers it acts each second.
+    pub rate: Option<u32>,
+    /// Whether it only counts them.
+    pub dry_run: bool,
+}
+
+/// Where a job moves timers.
+///
+/// ```
+/// use std::time::Duration;
+/// use countwheel_server::client::JobShift;
+/// use countwheel_time::By;
+///
+/// let later = JobShift::By(By::Later(Duration::from_secs(300)));
+/// assert_ne!(later, JobShift::To(Duration::from_secs(300).into()));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum JobShift {
+    /// To a deadline.
+    To(Due),
+    /// By so much from the deadline of each.
+    By(By),
+}
+
+impl NewJob {
+    fn to_json(&self) -> Value {
+        let mut filter = json!({});
+        if !self.states.is_empty() {
+            filter["states"] = json!(self.states);
+        }
+        self.filter.put_into(&mut filter);
+        let mut body = json!({ "queue": self.queue, "action": self.action, "filter": filter });
+        let shift = self.shift.map(|shift| match shift {
+            JobShift::To(due) => due_field(due),
+            JobShift::By(by) => by_field(by),
+        });
+        if let Some((name, value)) = shift {
+            body["move"] = json!({ name: value });
+        }
+        if let Some(rate) = self.rate {
+            body["rate"] = rate.into();
+        }
+        if self.dry_run {
+            body["dry_run"] = true.into();
+        }
+        body
+    }
 }
 
 /// What the server answered: read, and as it stands.
@@ -1475,6 +1605,40 @@ pub struct QueuePurged {
     pub purge: Purge,
 }
 
+/// All jobs that are shown.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct Jobs {
+    /// In the order in which they were asked for.
+    pub jobs: Vec<JobShown>,
+}
+
+/// How far a job is.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct JobShown {
+    /// Its number.
+    pub id: u64,
+    /// The queue.
+    pub queue: String,
+    /// `remove`, `move`, `fire` or `revive`.
+    pub action: String,
+    /// Whether it only counts.
+    pub dry_run: bool,
+    /// How many timers its filter wanted.
+    pub matched: u64,
+    /// On how many it has acted.
+    pub done: u64,
+    /// How many had changed when it came to them.
+    pub skipped: u64,
+    /// In how many shards there may be more.
+    pub shards_left: u16,
+    /// Whether it was cancelled.
+    #[serde(default)]
+    pub cancelled: bool,
+    /// When it ended.
+    #[serde(default, deserialize_with = "maybe_time")]
+    pub ended: Option<Timestamp>,
+}
+
 /// How a queue is drained or paused.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct Drain {
@@ -1784,6 +1948,14 @@ fn due_field(due: Due) -> (&'static str, Value) {
     }
 }
 
+fn by_field(by: By) -> (&'static str, Value) {
+    let millis = match by {
+        By::Later(span) => millis(span),
+        By::Sooner(span) => -millis(span),
+    };
+    ("by", json!(millis))
+}
+
 /// Whole milliseconds, rounded up.
 fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX)
@@ -1932,6 +2104,7 @@ mod tests {
             body: Some(TimerBody::Value(json!({"order": 42}))),
             content_type: None,
             retry: Some(RetryPolicy::wechat().max_retries(2)),
+            tags: vec!["eu".to_owned()],
         };
         assert_eq!(
             serde_json::from_str::<Value>(&timer.to_json()).unwrap(),
@@ -1943,7 +2116,8 @@ mod tests {
                     "timeout": 15_000
                 },
                 "body": {"order": 42},
-                "retry": {"preset": "wechat", "jitter": "none", "max_attempts": 3}
+                "retry": {"preset": "wechat", "jitter": "none", "max_attempts": 3},
+                "tags": ["eu"]
             })
         );
     }

@@ -40,6 +40,8 @@ pub(crate) struct Extras {
     pub(crate) adaptive: Option<Adaptive>,
     /// The rules that the timer has not named.
     pub(crate) inherits: Inherits,
+    /// In the order in which they were sent, none twice.
+    pub(crate) tags: Vec<String>,
 }
 
 /// The rules that a timer leaves to its endpoint and to its queue. Nothing stands for a timer that has named all of
@@ -82,7 +84,6 @@ impl Inherits {
             timeout: None,
         };
         Some((inherits, has(3)))
-    }
 }
 
 /// A due time that was drawn.
@@ -138,6 +139,7 @@ enum Extra {
     SerialKey(String),
     Priority(u32),
     Adaptive(Adaptive),
+    Tags(Vec<String>),
 }
 
 impl Extras {
@@ -148,9 +150,11 @@ impl Extras {
         let serial_key = self.serial_key.clone().map(Extra::SerialKey);
         let priority = self.priority.map(Extra::Priority);
         let adaptive = self.adaptive.map(Extra::Adaptive);
+        let tags = Some(&self.tags).filter(|tags| !tags.is_empty());
+        let tags = tags.cloned().map(Extra::Tags);
         let inherits = self.inherits.to_spread(leaves_timeout).map(Extra::Spread);
         // Of two spreads, an earlier program believes the last.
-        let extras = [inherits, trace, spread, serial_key, priority, adaptive];
+        let extras = [inherits, trace, spread, serial_key, priority, adaptive, tags];
         extras.into_iter().flatten().collect()
     }
 
@@ -170,6 +174,7 @@ impl Extras {
                 Extra::SerialKey(key) => extras.serial_key = Some(key),
                 Extra::Priority(priority) => extras.priority = Some(priority),
                 Extra::Adaptive(adaptive) => extras.adaptive = Some(adaptive),
+                Extra::Tags(tags) => extras.tags = tags,
             }
         }
         (extras, leaves_timeout)
@@ -366,6 +371,18 @@ impl Job {
         }
     }
 
+    /// Whether a payload has all of these tags, without a look at the rest of it.
+    pub(crate) fn has_tags(payload: &[u8], wanted: &[String]) -> bool {
+        if wanted.is_empty() {
+            return true;
+        }
+        let extras = payload.strip_prefix(&[WITH_EXTRAS]);
+        let list = extras.and_then(|encoded| postcard::take_from_bytes::<Vec<Extra>>(encoded).ok());
+        let tags = list.map(|(list, _)| Extras::of_list(list).tags);
+        let tags = tags.unwrap_or_default();
+        wanted.iter().all(|tag| tags.contains(tag))
+    }
+
     /// The endpoint that a payload names, without a look at the rest of it.
     pub(crate) fn endpoint_of(payload: &[u8]) -> Option<String> {
         match Self::glance(payload)?.0 {
@@ -434,6 +451,7 @@ mod tests {
                     overlap: true,
                     timeout: None,
                 },
+                tags: vec!["eu".to_owned(), "vip".to_owned()],
             },
             ..job.clone()
         };
@@ -449,6 +467,12 @@ mod tests {
         assert_eq!(named(&traced_to_endpoint).as_deref(), Some("shop"));
         assert_eq!(named(&traced), None);
         assert_eq!((named(&to_any), named(&post)), (None, None));
+        let is_tagged = |job: &Job, tags: &[&str]| {
+            let tags: Vec<_> = tags.iter().map(|tag| (*tag).to_owned()).collect();
+            Job::has_tags(&job.encode(), &tags)
+        };
+        assert!(is_tagged(&traced, &["vip", "eu"]) && is_tagged(&post, &[]));
+        assert!(!is_tagged(&traced, &["vip", "us"]) && !is_tagged(&post, &["eu"]));
         let all = [
             post,
             put,

@@ -24,6 +24,7 @@ mod front;
 mod gather;
 pub mod guard;
 mod job;
+mod jobs;
 mod leftover;
 #[cfg(test)]
 mod limits;
@@ -35,7 +36,6 @@ mod nodes;
 mod places;
 mod pool;
 mod pull;
-mod purge;
 mod resolver;
 mod resources;
 mod roots;

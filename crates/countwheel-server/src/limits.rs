@@ -114,6 +114,10 @@ fn constants() -> Vec<(&'static str, Vec<u64>)> {
             vec![millis(KEPT_FOR)],
         ),
         (
+            "how long a job that has ended is shown",
+            vec![millis(countwheel_durable::Job::SHOWN_FOR)],
+        ),
+        (
             "endpoints whose health a node knows",
             vec![bytes(breaker::KNOWN_MAX)],
         ),

@@ -41,10 +41,10 @@ use crate::descriptors::{self, Budget, TooLow};
 use crate::egress::EgressProxy;
 use crate::gather::Leaser;
 use crate::guard::Targets;
+use crate::jobs;
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
-use crate::purge;
 use crate::resources::Catalogue;
 use crate::resources::ceilings::Ceilings;
 use crate::resources::flows::DeliveryLimits;
@@ -846,7 +846,7 @@ impl Service {
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
-        upkeep.spawn(purge::run(timers.clone(), Arc::clone(&clock)));
+        upkeep.spawn(jobs::run(timers.clone(), Arc::clone(&clock)));
         let serving = tokio::spawn(accept::accept(
             listener,
             router(Arc::clone(&app)),

@@ -31,6 +31,7 @@ mod failure;
 pub mod flows;
 pub mod gathers;
 pub mod idle;
+pub mod jobs;
 mod keeps;
 pub mod leases;
 pub mod loans;

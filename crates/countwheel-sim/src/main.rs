@@ -148,6 +148,8 @@ enum Command {
     Nodes(prove::Nodes),
     /// Run worlds of engines whose timers wait for flows with limits, which change.
     Flows(prove::FlowsOf),
+    /// Run worlds of jobs that act on many timers, while nodes end and shards change hands.
+    Jobs(prove::Jobs),
     /// Run worlds of workers that lease attempts, and settle, extend and lose them.
     Leases(prove::Leases),
     /// Run worlds of callers that set timers once and ask again.
@@ -301,6 +303,7 @@ fn main() -> ExitCode {
         Command::Shards(shards) => shards.run(),
         Command::Nodes(nodes) => nodes.run(),
         Command::Flows(flows) => flows.run(),
+        Command::Jobs(jobs) => jobs.run(),
         Command::Leases(leases) => leases.run(),
         Command::Receipts(receipts) => receipts.run(),
         Command::Loans(loans) => loans.run(),

@@ -691,7 +691,7 @@ impl Model {
                 Ok(timer.rearm((due, due)))
             }
             Request::Configure { .. } => unreachable!("no world asks for a setting"),
-            Request::Forget { .. } => unreachable!("no world purges a queue"),
+            Request::AsRead { .. } => unreachable!("the worlds of jobs have a model of their own"),
             Request::Settle { .. } | Request::Extend { .. } | Request::Release { .. } => {
                 unreachable!("these worlds lease nothing")
             }

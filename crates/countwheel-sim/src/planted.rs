@@ -11,6 +11,7 @@ use countwheel_postgres::PlantedBug as InPostgres;
 
 use crate::flows;
 use crate::gathers;
+use crate::jobs;
 use crate::leases;
 use crate::loans;
 use crate::machine::{Kind, Machine};
@@ -195,7 +196,7 @@ impl Drop for Planted {
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, nodes that share them, timers that wait for
-/// flows, attempts that are leased, sets that are repeated, nodes that lend each other places, nodes
+/// flows, attempts that are leased, sets that are repeated, jobs, nodes that lend each other places, nodes
 /// that lease for each other's workers, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
@@ -255,6 +256,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if name.starts_with("Receipt") || name == "ReplayAnswersLater" {
         return "receipts";
+    }
+    if name.starts_with("Job") {
+        return "jobs";
     }
     if IN_SHARDS.contains(&bug) || matches!(bug, PlantedBug::Postgres(_)) {
         return "shards";
@@ -317,6 +321,13 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
                 ..flows::Options::default()
             };
             flows::run(seed, &options).err().map(|failure| failure.what)
+        }
+        "jobs" => {
+            let options = jobs::Options {
+                planted_bug: Some(bug),
+                ..jobs::Options::default()
+            };
+            jobs::run(seed, &options).err().map(|failure| failure.what)
         }
         "leases" => {
             let options = leases::Options {

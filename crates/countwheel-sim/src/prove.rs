@@ -13,7 +13,7 @@ use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
 use countwheel_sim::{
-    Failure, Random, flows, gathers, leases, loans, nodes, panic_text, receipts, rot, shards,
+    Failure, Random, flows, gathers, jobs, leases, loans, nodes, panic_text, receipts, rot, shards,
 };
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::Mutex;
@@ -133,6 +133,23 @@ pub(crate) struct LoansOf {
     first_seed: String,
     /// How many steps of 10 ms each.
     #[arg(long, default_value_t = 4_000)]
+    steps: u64,
+    /// How many of the last things that happened to show if one fails.
+    #[arg(long, default_value_t = 60)]
+    log: usize,
+}
+
+/// What `sim jobs` takes.
+#[derive(Args)]
+pub(crate) struct Jobs {
+    /// How many seeds.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first seed; `fresh` for one that the clock gives.
+    #[arg(long, default_value = "1")]
+    first_seed: String,
+    /// How many steps each before everything works.
+    #[arg(long, default_value_t = 300)]
     steps: u64,
     /// How many of the last things that happened to show if one fails.
     #[arg(long, default_value_t = 60)]
@@ -453,6 +470,26 @@ impl LoansOf {
     fn prove(&self, first: u64, options: &loans::Options) -> Result<String, Box<Failure>> {
         let run = |seed| loans::run(seed, options);
         prove_all(first, self.seeds, run, loans::Report::add)
+    }
+}
+
+impl Jobs {
+    pub(crate) fn run(&self) -> ExitCode {
+        let first = match first(&self.first_seed) {
+            Ok(first) => first,
+            Err(code) => return code,
+        };
+        let options = jobs::Options {
+            steps: self.steps,
+            log: self.log,
+            ..jobs::Options::default()
+        };
+        report(self.prove(first, &options), "jobs")
+    }
+
+    fn prove(&self, first: u64, options: &jobs::Options) -> Result<String, Box<Failure>> {
+        let run = |seed| jobs::run(seed, options);
+        prove_all(first, self.seeds, run, jobs::Report::add)
     }
 }
 

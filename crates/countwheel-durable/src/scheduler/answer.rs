@@ -6,11 +6,12 @@ use crate::drain;
 use crate::planted::planted;
 use crate::policy::check_policy;
 use crate::{
-    Configured, Due, DueClock, Forgotten, Moved, NameError, Precondition, Record, Recurring,
-    Request, Response, RetryPolicy, Revision, Set, SetOptions, Setting, SettingName,
+    Configured, Due, DueClock, Forgotten, JobAction, Moved, NameError, Precondition, Record,
+    Recurring, Request, Response, RetryPolicy, Revision, Set, SetOptions, Setting, SettingName,
     SettingPrecondition, Shift, State, StateKind, TimerError, TimerId, TimerName, Was,
 };
 use countwheel_time::Timestamp;
+use std::time::Duration;
 
 /// A timer as it is to be set.
 struct Asked {
@@ -64,9 +65,12 @@ impl Scheduler {
             } => self
                 .remove(&name, precondition, only_pending, draft)
                 .map(Response::Removed),
-            Request::Forget { name, revision } => self
-                .forget_as_read(&name, revision, draft)
-                .map(Response::Forgotten),
+            Request::AsRead {
+                name,
+                revision,
+                state,
+                action,
+            } => self.act_as_read(&name, (revision, state), action, draft),
             Request::Fire { name } => self.fire(&name, draft).map(Response::Moved),
             Request::Revive { name, due } => self.revive(&name, due, draft).map(Response::Moved),
             Request::Settle {
@@ -260,22 +264,39 @@ impl Scheduler {
         Ok(was)
     }
 
-    fn forget_as_read(
+    /// What a job does to one timer.
+    fn act_as_read(
         &mut self,
         name: &TimerName,
-        revision: Revision,
+        (revision, state): (Revision, StateKind),
+        action: JobAction,
         draft: &mut Draft<'_>,
-    ) -> Result<Forgotten, TimerError> {
+    ) -> Result<Response, TimerError> {
         let record = draft.existing(name)?;
-        check(Precondition::Revision(revision), Some(record))?;
-        let state = record.state.kind();
-        if state == StateKind::Delivering {
+        let as_read = if planted!(JobActsOnChanged) {
+            Precondition::None
+        } else {
+            Precondition::Revision(revision)
+        };
+        check(as_read, Some(record))?;
+        let kind = record.state.kind();
+        if kind != state || kind == StateKind::Delivering {
             return Err(refusal(record));
         }
-        self.forget(record);
-        draft.remove(name);
-        self.stats.removed += 1;
-        Ok(Forgotten { state })
+        match action {
+            JobAction::Move(shift) => self.shift(name, shift, as_read, draft).map(Response::Moved),
+            JobAction::Fire => self.fire(name, draft).map(Response::Moved),
+            JobAction::Revive => {
+                let now = Due::In(Duration::ZERO);
+                self.revive(name, now, draft).map(Response::Moved)
+            }
+            JobAction::Remove => {
+                self.forget(record);
+                draft.remove(name);
+                self.stats.removed += 1;
+                Ok(Response::Forgotten(Forgotten { state }))
+            }
+        }
     }
 
     fn fire(&mut self, name: &TimerName, draft: &mut Draft<'_>) -> Result<Moved, TimerError> {

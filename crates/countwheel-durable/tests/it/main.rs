@@ -14,6 +14,7 @@ mod flows;
 mod full_disk;
 mod halves;
 mod handlers;
+mod jobs;
 mod memory;
 mod nodes;
 mod overdue;

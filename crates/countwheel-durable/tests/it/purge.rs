@@ -9,9 +9,9 @@ use countwheel_disk::simulated::{Disk, Fault};
 use countwheel_disk::{LogOptions, LogStore, MemorySorted};
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Asked, Attempt, Completion, Config, Counted, Due, Elsewhere, Handler, Outcome, Purge,
-    PurgeError, PurgeFilter, QueueName, Record, Request, Shards, StateKind, TimerError, TimerName,
-    Timers, inline,
+    Asked, Attempt, Completion, Config, Counted, Due, Elsewhere, Handler, JobAction, Outcome,
+    Purge, PurgeError, PurgeFilter, QueueName, Record, Request, Shards, StateKind, TimerError,
+    TimerName, Timers, inline,
 };
 use countwheel_time::{ManualClock, Random, SystemClock, Timestamp};
 
@@ -253,9 +253,11 @@ fn a_forget_is_refused_for_what_has_changed_or_is_delivered() {
     let name = |key: &str| TimerName::new("orders", key).unwrap();
     for state in StateKind::ALL {
         let revision = wait_for(&timers, state.as_str(), state).revision;
-        let forget = |revision| Request::Forget {
+        let forget = |revision| Request::AsRead {
             name: name(state.as_str()),
             revision,
+            state,
+            action: JobAction::Remove,
         };
         let other = countwheel_durable::Revision(revision.0 + 1_000);
         assert!(matches!(

@@ -249,8 +249,9 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 99] = [
+const KNOWN_NAMES: [&str; 103] = [
     "accept_loss",
+    "action",
     "adaptive",
     "allow",
     "at",
@@ -283,6 +284,7 @@ const KNOWN_NAMES: [&str; 99] = [
     "exponential",
     "factor",
     "failures",
+    "filter",
     "first",
     "fixed",
     "from",
@@ -304,6 +306,7 @@ const KNOWN_NAMES: [&str; 99] = [
     "min",
     "missed",
     "mode",
+    "move",
     "name",
     "node",
     "op",
@@ -339,6 +342,7 @@ const KNOWN_NAMES: [&str; 99] = [
     "store",
     "store_ca",
     "t",
+    "tags",
     "target",
     "timeout",
     "timers",

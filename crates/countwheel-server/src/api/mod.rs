@@ -4,6 +4,7 @@ mod cluster;
 mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod idempotency;
+pub(crate) mod jobs;
 pub(crate) mod json;
 mod leases;
 mod moving;
@@ -18,6 +19,7 @@ pub(crate) mod retry;
 pub(crate) mod simulate;
 mod snapshots;
 mod stored;
+pub(crate) mod tags;
 pub(crate) mod timers;
 
 use std::any::Any;
@@ -568,6 +570,8 @@ pub fn router(app: Arc<App>) -> Router {
             get(timers::list).post(timers::post),
         )
         .route("/v1/queues/{queue}/timers/{key}", timer)
+        .route("/v1/jobs", get(jobs::list).post(jobs::begin))
+        .route("/v1/jobs/{id}", get(jobs::get).post(jobs::cancel))
         .route("/v1/leases", post(leases::of_queues))
         .route("/v1/leases:ack", post(leases::ack))
         .route("/v1/leases:nack", post(leases::nack))

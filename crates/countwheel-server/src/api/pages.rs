@@ -12,25 +12,31 @@ use std::task::{Context, Poll, ready};
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use countwheel_durable::Record;
+use countwheel_durable::store::page::position;
 use countwheel_durable::store::{Cursor, Filter, Page};
 use hyper::body::{Bytes, Frame};
 
 use super::App;
 use super::problem::{Code, Problem};
 use super::timers::{TimerBody, View, WholeTimer, cursor};
+use crate::job::Job;
 
 /// How many timers are read at a time.
 const PIECE: usize = 32;
+/// How many timers are read at a time to look for tags.
+const TAGGED_PIECE: usize = 256;
 
 /// The page that `filter` asks for, with a length if it is one piece. Once the first has left, what
 /// fails can only break it off.
 pub(super) async fn answer(
     app: Arc<App>,
     filter: Filter,
+    tags: Vec<String>,
     after: Option<Cursor>,
     with_bodies: bool,
 ) -> Result<Response, Problem> {
-    let rest = Rest::of(filter, after, with_bodies);
+    let rest = Rest::of(filter, tags, after, with_bodies);
     let (text, rest) = rest.piece(&app).await?;
     let body = match rest {
         None => Body::from(text),
@@ -47,10 +53,16 @@ pub(super) async fn answer(
 struct Rest {
     /// Asks for so many as the page still may have.
     filter: Filter,
+    /// Only timers that have all of these. What tags a timer has, its payload says.
+    tags: Vec<String>,
     after: Option<Cursor>,
     with_bodies: bool,
     is_begun: bool,
+    has_items: bool,
+    /// Of all timers that were read.
     payload_bytes: usize,
+    /// How many timers were read, whether they have the tags or not.
+    looked: usize,
     unreadable: usize,
 }
 
@@ -58,13 +70,16 @@ type Piece = Result<(Vec<u8>, Option<Rest>), Problem>;
 type Reading = Pin<Box<dyn Future<Output = (Piece, Arc<App>)> + Send>>;
 
 impl Rest {
-    fn of(filter: Filter, after: Option<Cursor>, with_bodies: bool) -> Self {
+    fn of(filter: Filter, tags: Vec<String>, after: Option<Cursor>, with_bodies: bool) -> Self {
         Self {
             filter,
+            tags,
             after,
             with_bodies,
             is_begun: false,
+            has_items: false,
             payload_bytes: 0,
+            looked: 0,
             unreadable: 0,
         }
     }
@@ -79,22 +94,35 @@ impl Rest {
         app.read(move |timers| {
             // Each piece asks each shard.
             let shards = usize::from(timers.shards().count());
-            let limit = self.filter.limit.min(PIECE.saturating_mul(shards));
+            let limit = if self.tags.is_empty() {
+                self.filter.limit.min(PIECE.saturating_mul(shards))
+            } else {
+                TAGGED_PIECE.max(PIECE.saturating_mul(shards))
+            };
             let filter = Filter {
                 limit,
                 ..self.filter.clone()
             };
             let page = timers.page(&filter, self.after);
-            let page = page.map_err(|error| Problem::from(&error))?;
+            let mut page = page.map_err(|error| Problem::from(&error))?;
+            let read = page.records.len();
+            self.looked += read;
+            let bytes = page.records.iter().map(Record::content_bytes);
+            self.payload_bytes += bytes.sum::<usize>();
+            self.keep_tagged(&mut page, |record| Cursor {
+                position: position(record),
+                shard: timers.shards().of(&record.name),
+            });
             let mut text = self.write(&page, &view).map_err(|error| {
                 tracing::error!(%error, "a page could not be written");
                 Problem::new(Code::Internal, "the page could not be written")
             })?;
             self.filter.limit -= page.records.len();
             // A page that is short has come to its end, or looked at as much as it may.
-            let goes_on = page.records.len() == limit
+            let goes_on = read == limit
                 && self.filter.limit > 0
-                && self.payload_bytes < Filter::PAGE_MAX_BYTES;
+                && self.payload_bytes < Filter::PAGE_MAX_BYTES
+                && (self.tags.is_empty() || self.looked < Filter::SCAN_LIMIT);
             let next = page.next;
             if goes_on && next.is_some() {
                 self.after = next;
@@ -111,17 +139,28 @@ impl Rest {
         .await
     }
 
+    /// Leaves out what has not all of the tags. The page ends behind the last timer that the caller has asked for.
+    fn keep_tagged(&self, page: &mut Page<Cursor>, cursor: impl Fn(&Record) -> Cursor) {
+        if self.tags.is_empty() {
+            return;
+        }
+        page.records
+            .retain(|record| Job::has_tags(&record.payload, &self.tags));
+        if page.records.len() > self.filter.limit {
+            page.records.truncate(self.filter.limit);
+            page.next = page.records.last().map(cursor);
+        }
+    }
+
     fn write(&mut self, page: &Page<Cursor>, view: &View) -> serde_json::Result<Vec<u8>> {
         let mut text = Vec::new();
-        if !self.is_begun {
+        if !std::mem::replace(&mut self.is_begun, true) {
             text.extend_from_slice(b"{\"items\":[");
         }
         for record in &page.records {
-            if self.is_begun {
+            if std::mem::replace(&mut self.has_items, true) {
                 text.push(b',');
             }
-            self.is_begun = true;
-            self.payload_bytes += record.content_bytes();
             match self.with_bodies {
                 true => serde_json::to_writer(&mut text, &WholeTimer::of(record, view))?,
                 false => serde_json::to_writer(&mut text, &TimerBody::listed(record, view))?,

@@ -80,6 +80,7 @@ pub(crate) enum Code {
     PullQueue,
     IdempotencyMismatch,
     IdempotencyInProgress,
+    TooManyJobs,
 }
 
 impl Code {
@@ -191,6 +192,7 @@ impl Code {
                 S::CONFLICT,
                 "A request with this idempotency key is under way",
             ),
+            Self::TooManyJobs => ("too_many_jobs", S::CONFLICT, "Too many jobs"),
         }
     }
 }
@@ -478,7 +480,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 48] = [
+    const ALL: [Code; 49] = [
         Code::IdempotencyInProgress,
         Code::IdempotencyMismatch,
         Code::Malformed,
@@ -527,6 +529,7 @@ mod tests {
         Code::InUse,
         Code::NotEmpty,
         Code::SecretKeyRequired,
+        Code::TooManyJobs,
     ];
 
     /// The rows `| status | `code`, … | when |` of the contract.

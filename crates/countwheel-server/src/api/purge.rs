@@ -124,24 +124,43 @@ fn read(body: &[u8]) -> Result<PurgeFilter, Problem> {
     let due_after = object.take("due_after");
     let due_before = object.take("due_before");
     object.finish()?;
+    let all = PurgeFilter::default().states;
+    let read_states = |field| read_states(field, &all, "remove");
     let states = states.as_ref().map(read_states).transpose()?;
     let prefix = prefix.as_ref().map(read_prefix).transpose()?;
     Ok(PurgeFilter {
-        states: states.unwrap_or(PurgeFilter::default().states),
+        states: states.unwrap_or(all),
         prefix,
         due_from: due_after.as_ref().map(read_due).transpose()?,
         due_before: due_before.as_ref().map(read_due).transpose()?,
     })
 }
 
-fn read_states(field: &Field<'_>) -> Result<Vec<StateKind>, Problem> {
-    const STATES: &str = "a state is \"pending\", \"done\" or \"dead\"; what is being delivered is \
-                          not removed";
+/// States on which an action can act.
+pub(super) fn read_states(
+    field: &Field<'_>,
+    known: &[StateKind],
+    action: &str,
+) -> Result<Vec<StateKind>, Problem> {
+    let refusal = || {
+        let known: Vec<_> = known.iter().map(|state| format!("\"{state}\"")).collect();
+        match action {
+            "remove" => {
+                "a state is \"pending\", \"done\" or \"dead\"; what is being delivered is not \
+                         removed"
+                    .to_owned()
+            }
+            _ => format!(
+                "the action {action:?} is for timers that are {}",
+                known.join(", ")
+            ),
+        }
+    };
     let mut states = Vec::new();
     for element in field.elements()? {
         let state: Option<StateKind> = element.text()?.parse().ok();
-        let state = state.filter(|state| *state != StateKind::Delivering);
-        let state = state.ok_or_else(|| element.malformed(STATES))?;
+        let state = state.filter(|state| known.contains(state));
+        let state = state.ok_or_else(|| element.malformed(refusal()))?;
         if states.contains(&state) {
             return Err(element.malformed("the state is there twice"));
         }
@@ -154,7 +173,7 @@ fn read_states(field: &Field<'_>) -> Result<Vec<StateKind>, Problem> {
     Ok(states)
 }
 
-fn read_prefix(field: &Field<'_>) -> Result<String, Problem> {
+pub(super) fn read_prefix(field: &Field<'_>) -> Result<String, Problem> {
     let prefix = field.text()?.into_owned();
     if prefix.len() > Key::MAX_BYTES {
         let most = Key::MAX_BYTES;
@@ -163,6 +182,6 @@ fn read_prefix(field: &Field<'_>) -> Result<String, Problem> {
     Ok(prefix)
 }
 
-fn read_due(field: &Field<'_>) -> Result<Timestamp, Problem> {
+pub(super) fn read_due(field: &Field<'_>) -> Result<Timestamp, Problem> {
     read_time(&field.text()?).map_err(|error| field.malformed(error.to_string()))
 }

@@ -29,7 +29,7 @@ use super::request::{
     optional_json_body, precondition, queue_of, timer_and_verb_of, timer_of,
 };
 use super::retry::{self, NextAttempt, Standing};
-use super::{App, answer};
+use super::{App, answer, tags};
 use crate::answered::{Answered, KeepAnswers, micros};
 use crate::client::timer_path;
 use crate::deliver::{carries_body, check_encoding, check_url};
@@ -369,6 +369,7 @@ fn read_set(
     let spread = object.take("spread");
     let (serial_key, priority) = (object.take("serial_key"), object.take("priority"));
     let adaptive = object.take("adaptive");
+    let tags = object.take("tags");
     let mut fields = SetFields::take(&mut object)?;
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
     let is_pulled = queue.is_some_and(|queue| queue.mode == Mode::Pull);
@@ -395,6 +396,7 @@ fn read_set(
     let adaptive = adaptive.as_ref();
     let adaptive = adaptive.map(|field| recurrence::read_adaptive(field, recurrence));
     let adaptive = adaptive.transpose()?;
+    let tags = tags.as_ref().map(tags::read).transpose()?;
     let target = fields.target(here.targets, of_queue.is_some() || is_pulled)?;
     let target = target.unwrap_or_default();
     if let Some(field) = &fields.target {
@@ -458,6 +460,7 @@ fn read_set(
                 priority,
                 adaptive,
                 inherits,
+                tags: tags.unwrap_or_default(),
                 ..Extras::default()
             },
         },
@@ -745,7 +748,7 @@ pub(super) fn due_at(field: &Field<'_>) -> Result<Due, Problem> {
 }
 
 /// A signed span from the deadline now.
-fn shift_by(field: &Field<'_>) -> Result<Shift, Problem> {
+pub(super) fn shift_by(field: &Field<'_>) -> Result<Shift, Problem> {
     let span = match field.kind() {
         Kind::Number(number) => number
             .parse::<i64>()
@@ -1310,6 +1313,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         "prefix",
         "due_after",
         "due_before",
+        "tag",
         "limit",
         "after",
         "bodies",
@@ -1336,7 +1340,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     };
     let after = query.read("after", "the cursor of the page before", read_cursor)?;
     let bodies = query.read("bodies", "text", |bodies| (bodies == "text").then_some(()))?;
-    pages::answer(app, filter, after, bodies.is_some()).await
+    let tags = tags::of_query(&query)?;
+    pages::answer(app, filter, tags, after, bodies.is_some()).await
 }
 
 pub(crate) fn cursor(cursor: Cursor) -> String {
@@ -1443,6 +1448,8 @@ pub(super) struct TimerBody {
     /// If the timer says it itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     priority: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
     /// Of a set that came with a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
@@ -1656,6 +1663,7 @@ impl TimerBody {
             spread_drawn: extras.spread.map(|it| format_duration(it.drawn)),
             serial_key: extras.serial_key.clone(),
             priority: extras.priority,
+            tags: extras.tags.clone(),
             trace_id: extras.trace.as_ref().map(TraceContext::id),
             failures: record.failures,
             attempt: record.attempt,

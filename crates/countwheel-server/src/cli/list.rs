@@ -27,6 +27,9 @@ pub struct List {
     /// Only those due earlier
     #[arg(long, value_name = "TIME", value_parser = time)]
     due_before: Option<Timestamp>,
+    /// Only those with this tag; said more than once, with all of them
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
     /// How many at most
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -46,6 +49,7 @@ impl List {
             prefix: self.prefix.clone(),
             due_after: self.due_after,
             due_before: self.due_before,
+            tags: self.tags.clone(),
         };
         let mut left = if self.all { u32::MAX } else { self.limit };
         let (mut cursor, mut unreadable) = (None, 0);

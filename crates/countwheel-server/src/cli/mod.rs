@@ -5,6 +5,7 @@
 //! or `import` was interrupted.
 
 mod arguments;
+pub mod bulk;
 pub mod cluster;
 mod connection;
 mod drain;
@@ -85,6 +86,12 @@ pub enum Command {
     Resume(drain::Resume),
     /// Remove timers of a queue: by state, key and due time, in steps
     Purge(purge::Purge),
+    /// Remove, move, fire or revive many timers of a queue, in steps: a job
+    Bulk(Box<bulk::Bulk>),
+    /// Show the bulk jobs
+    Jobs(bulk::Jobs),
+    /// Show, follow or cancel one bulk job
+    Job(bulk::Job),
     /// Show how many timers each queue has
     Queues(queues::Queues),
     /// Put, show and remove endpoints: where deliveries go, by name
@@ -186,6 +193,9 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Drain(drain) => drain.run(terminal).await,
         Command::Resume(resume) => resume.run(terminal).await,
         Command::Purge(purge) => purge.run(terminal).await,
+        Command::Bulk(bulk) => bulk.run(terminal).await,
+        Command::Jobs(jobs) => jobs.run(terminal).await,
+        Command::Job(job) => job.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,

@@ -54,6 +54,7 @@ impl Purge {
                 prefix: self.prefix.clone(),
                 due_after: self.due_after,
                 due_before: self.due_before,
+                tags: Vec::new(),
             };
             ("asked", client.purge(queue, &self.state, &filter).await?)
         };

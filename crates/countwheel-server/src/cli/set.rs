@@ -63,6 +63,9 @@ pub struct Set {
     timeout: Option<Duration>,
     #[command(flatten)]
     retry: Retry,
+    /// Give it this tag, by which lists and bulk jobs find it; may be said more than once
+    #[arg(long = "tag", value_name = "TAG")]
+    tags: Vec<String>,
     /// Only if there is no timer of that key in any state
     #[arg(long, requires = "key", conflicts_with = "if_revision")]
     if_absent: bool,
@@ -146,6 +149,7 @@ impl Set {
             body,
             content_type,
             retry: self.retry.policy()?,
+            tags: self.tags.clone(),
         })
     }
 

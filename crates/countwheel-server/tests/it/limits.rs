@@ -13,19 +13,19 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 21] = [
+const ELSEWHERE: [&str; 23] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "trailers of a request",
     "extension of a chunk",
     "payloads on a page of a list",
     "timers that one drain hands back",
-    "timers that one step of a purge removes",
+    "timers that one step of a purge or a job changes",
     "`per_second` of a `rate`",
     "`ca`, `certificate`",
     "`key` of a `client_certificate`",
     "an endpoint or the settings of a queue, as they are stored",
-    "all endpoints, queues, drains and purges",
+    "all endpoints, queues, drains, purges and jobs",
     "timers that name an endpoint and are counted",
     "`concurrency` of a service",
     "`payload_limit` of a service",
@@ -35,6 +35,8 @@ const ELSEWHERE: [&str; 21] = [
     "request that sets a timer of a queue with a `payload_limit`",
     "time for a body over 1 MiB to arrive",
     "purges of a queue at a time",
+    "jobs at a time",
+    "timers that are looked at for a page of a `tag`",
 ];
 
 /// The cells of the rows of a section.
@@ -271,6 +273,29 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             path("/v1/queues/q"),
             format!(r#"{{"payload_limit":{amount}}}"#),
         ),
+        "`tags`" => {
+            let tags: Vec<_> = (0..amount).map(|tag| format!(r#""{tag}""#)).collect();
+            (
+                path(TIMER),
+                set(&format!(r#","tags":[{}]"#, tags.join(","))),
+            )
+        }
+        "a tag" => {
+            let tag = long(amount);
+            (path(TIMER), set(&format!(r#","tags":["{tag}"]"#)))
+        }
+        "`prefix` of a job" | "`rate` of a job" => {
+            let set = client.json("PUT", TIMER, &set(""));
+            assert!(matches!(set.status, 200 | 201), "{set:?}");
+            let (prefix, rate) = match limit {
+                "`rate` of a job" => (String::new(), amount),
+                _ => (long(amount), 1),
+            };
+            let body = format!(
+                r#"{{"queue":"q","action":"fire","filter":{{"prefix":"{prefix}"}},"rate":{rate},"dry_run":true}}"#
+            );
+            return client.json("POST", "/v1/jobs", &body);
+        }
         "`prefix` of a purge" => {
             let body = format!(r#"{{"prefix":"{}"}}"#, long(amount));
             let set = client.json("PUT", TIMER, &set(""));

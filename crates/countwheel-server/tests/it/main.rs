@@ -12,6 +12,7 @@ mod floods;
 mod framing;
 mod http2;
 mod idempotency;
+mod jobs;
 mod leases;
 mod leftover;
 mod limits;

@@ -266,6 +266,7 @@ impl Replay {
             body: timer.body,
             content_type: timer.content_type,
             retry: Some(timer.retry.unwrap_or_else(|| self.retry.clone())),
+            tags: Vec::new(),
         }
     }
 }

@@ -21,7 +21,7 @@ const VERSION: u64 = 1;
 pub(super) const LINE_MAX_BYTES: usize = 100 << 20;
 
 /// The fields of a set: what a line may have beside name and state.
-const SET_FIELDS: [&str; 20] = [
+const SET_FIELDS: [&str; 21] = [
     "adaptive",
     "at",
     "body",
@@ -39,6 +39,7 @@ const SET_FIELDS: [&str; 20] = [
     "retry",
     "serial_key",
     "spread",
+    "tags",
     "target",
     "until",
     "zone",
@@ -161,6 +162,8 @@ struct Shown {
     serial_key: Option<String>,
     #[serde(default)]
     priority: Option<u32>,
+    #[serde(default)]
+    tags: Vec<String>,
     retry: Box<RawValue>,
     missed: Option<Box<RawValue>>,
     recurring: Option<Map<String, Value>>,
@@ -191,6 +194,8 @@ struct Written {
     serial_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     priority: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tags: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry: Option<Box<RawValue>>,
 }
@@ -271,6 +276,7 @@ pub(super) fn of(shown: &RawValue) -> serde_json::Result<Option<String>> {
         body_base64: shown.body_base64,
         serial_key: shown.serial_key,
         priority: shown.priority,
+        tags: shown.tags,
         retry,
     };
     serde_json::to_string(&line).map(Some)

@@ -555,6 +555,7 @@ impl OverClient {
             body: None,
             content_type: None,
             retry: Some(once()),
+            tags: Vec::new(),
         };
         let due = |hour| Due::In(hours(hour));
         let (done, free) = (Delivery::Done, Precondition::None);
