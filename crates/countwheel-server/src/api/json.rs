@@ -249,7 +249,7 @@ fn escape(name: &str) -> String {
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 99] = [
+const KNOWN_NAMES: [&str; 102] = [
     "accept_loss",
     "adaptive",
     "allow",
@@ -289,6 +289,8 @@ const KNOWN_NAMES: [&str; 99] = [
     "headers",
     "http",
     "id",
+    "if_match",
+    "if_none_match",
     "in",
     "increment",
     "items",
@@ -306,6 +308,7 @@ const KNOWN_NAMES: [&str; 99] = [
     "mode",
     "name",
     "node",
+    "only",
     "op",
     "overlap",
     "path",
@@ -352,6 +355,7 @@ const KNOWN_NAMES: [&str; 99] = [
 ];
 
 /// An object whose members are taken one by one; what is left at the end is unknown.
+#[derive(Clone)]
 pub(crate) struct Object<'a> {
     members: Vec<(String, Field<'a>)>,
     pointer: String,

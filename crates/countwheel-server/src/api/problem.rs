@@ -23,6 +23,7 @@ pub(crate) struct Problem {
     revision: Option<Revision>,
     purge: Option<Value>,
     ceiling: Option<Box<Value>>,
+    item: Option<usize>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -189,7 +190,33 @@ impl Problem {
             revision: None,
             purge: None,
             ceiling: None,
+            item: None,
         }
+    }
+
+    /// The same with the operation of a batch that it is about, counted from 0.
+    pub(crate) fn of_item(mut self, item: usize) -> Self {
+        self.item = Some(item);
+        self
+    }
+
+    /// What a line of a batch says of it.
+    pub(crate) fn line(&self) -> impl Serialize + '_ {
+        let (code, _, _) = self.code.parts();
+        LineBody {
+            code,
+            detail: &self.detail,
+            state: self.state,
+            revision: self.revision,
+            ceiling: self.ceiling.as_deref(),
+            errors: self.errors(),
+        }
+    }
+
+    fn errors(&self) -> Option<[FieldError<'_>; 1]> {
+        let pointer = self.pointer.as_deref()?;
+        let detail = &self.detail;
+        Some([FieldError { pointer, detail }])
     }
 
     /// The same with the ceiling that forbids the request.
@@ -238,6 +265,20 @@ impl Problem {
 }
 
 #[derive(Serialize)]
+struct LineBody<'a> {
+    code: &'a str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<StateKind>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<Revision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceiling: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<[FieldError<'a>; 1]>,
+}
+
+#[derive(Serialize)]
 struct Body<'a> {
     r#type: String,
     title: &'a str,
@@ -252,6 +293,9 @@ struct Body<'a> {
     purge: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ceiling: Option<&'a Value>,
+    /// Of an atomic batch, the operation that is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<[FieldError<'a>; 1]>,
 }
@@ -275,12 +319,8 @@ impl IntoResponse for Problem {
             revision: self.revision,
             purge: self.purge.as_ref(),
             ceiling: self.ceiling.as_deref(),
-            errors: self.pointer.as_deref().map(|pointer| {
-                [FieldError {
-                    pointer,
-                    detail: &self.detail,
-                }]
-            }),
+            item: self.item,
+            errors: self.errors(),
         };
         let mut response = super::answer(status, &body);
         let headers = response.headers_mut();

@@ -96,28 +96,14 @@ pub(super) async fn set(
     let condition = precondition(request.headers(), Honoured::Both)?;
     let trace = TraceContext::of(request.headers());
     let body = json_body_for(&app, &name.queue, request).await?;
-    let NewTimer {
-        due,
-        policy,
-        mut job,
-        options,
-    } = read_known(&app, &body, &name).await?;
+    let object = Field::root(json::parse(&body)?).object()?;
+    let timer = read_known(&app, object, &name).await?;
     // What is made of a long body takes its place.
     let _share = body.into_share();
-    job.extras.trace = trace;
-    let payload = job.encode();
-    drop(job);
-    let request = |precondition| durable::Request::Set {
-        name: name.clone(),
-        due,
-        policy,
-        payload,
-        precondition,
-        options,
-    };
+    let request = timer.request(name.clone(), trace);
     let set = match condition {
-        Condition::Engine(precondition) => app.ask(request(precondition)).await?,
-        Condition::Exists => replace(&app, request).await?,
+        Condition::Engine(precondition) => app.ask(request.with(precondition)).await?,
+        Condition::Exists => replace(&app, &request).await?,
     };
     Ok(was_set(&name, set))
 }
@@ -149,13 +135,10 @@ fn was_set(name: &durable::TimerName, set: durable::Set) -> Response {
 
 /// Sets a timer if there is one of its name. The engine compares revisions, and a refusal says which
 /// one is current: with that one it is tried again.
-async fn replace(
-    app: &App,
-    request: impl FnOnce(Precondition) -> durable::Request + Clone,
-) -> Result<durable::Set, Problem> {
+pub(super) async fn replace(app: &App, request: &SetRequest) -> Result<durable::Set, Problem> {
     let mut revision = NO_REVISION;
     for _ in 0..TRIES {
-        let request = request.clone()(Precondition::Revision(revision));
+        let request = request.clone().with(Precondition::Revision(revision));
         match app.ask(request).await {
             Err(TimerError::Changed { current }) => revision = current,
             answer => return Ok(answer?),
@@ -172,10 +155,10 @@ pub(super) fn tagged(mut response: Response, revision: Revision) -> Response {
     response
 }
 
-/// Reads the body of a set. Its place may be one that another node of the cluster has put a moment ago.
-async fn read_known(
+/// Reads the fields of a set. Its place may be one that another node of the cluster has put a moment ago.
+pub(super) async fn read_known(
     app: &App,
-    body: &[u8],
+    object: Object<'_>,
     name: &durable::TimerName,
 ) -> Result<NewTimer, Problem> {
     let known = app.resources().await?;
@@ -186,26 +169,73 @@ async fn read_known(
         ceilings: app.catalogue().ceilings(),
         now: app.clock.timestamp(),
     };
-    match read_set(body, &here, &known, of) {
-        Err(problem)
-            if app.cluster().is_some()
-                && matches!(
-                    problem.pointer(),
-                    Some("/target" | "/target/endpoint" | "/target/url" | "/serial_key" | "/key")
-                ) =>
+    let again = app.cluster().is_some().then(|| object.clone());
+    match (read_set(object, &here, &known, of), again) {
+        (Err(problem), Some(object))
+            if matches!(
+                problem.pointer(),
+                Some("/target" | "/target/endpoint" | "/target/url" | "/serial_key" | "/key")
+            ) =>
         {
-            read_set(body, &here, &*app.look().await?, of)
+            read_set(object, &here, &*app.look().await?, of)
         }
-        read => read,
+        (read, _) => read,
     }
 }
 
-/// What the body of a set asks for.
-struct NewTimer {
+/// What the fields of a set ask for.
+pub(super) struct NewTimer {
     due: Due,
     policy: RetryPolicy,
     job: Job,
     options: SetOptions,
+}
+
+impl NewTimer {
+    /// What sets it.
+    pub(super) fn request(
+        self,
+        name: durable::TimerName,
+        trace: Option<TraceContext>,
+    ) -> SetRequest {
+        let Self {
+            due,
+            policy,
+            mut job,
+            options,
+        } = self;
+        job.extras.trace = trace;
+        SetRequest {
+            name,
+            due,
+            policy,
+            payload: job.encode(),
+            options,
+        }
+    }
+}
+
+/// A request that sets a timer, but for its precondition.
+#[derive(Clone)]
+pub(super) struct SetRequest {
+    name: durable::TimerName,
+    due: Due,
+    policy: RetryPolicy,
+    payload: Vec<u8>,
+    options: SetOptions,
+}
+
+impl SetRequest {
+    pub(super) fn with(self, precondition: Precondition) -> durable::Request {
+        durable::Request::Set {
+            name: self.name,
+            due: self.due,
+            policy: self.policy,
+            payload: self.payload,
+            precondition,
+            options: self.options,
+        }
+    }
 }
 
 /// What a set depends on beside what is stored.
@@ -217,12 +247,11 @@ struct Here<'a> {
 
 /// `key` is that of the timer where tags decide about shards.
 fn read_set(
-    body: &[u8],
+    mut object: Object<'_>,
     here: &Here<'_>,
     known: &Resources,
     (queue, key): (&QueueName, Option<&Key>),
 ) -> Result<NewTimer, Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let (says_missed, says_overlap) = (object.has("missed"), object.has("overlap"));
     let spread = object.take("spread");
@@ -832,20 +861,24 @@ pub(super) async fn shift(
     Query::of(request.uri(), &[])?;
     let precondition = precondition(request.headers(), Honoured::IfMatch)?.of_existing();
     let body = json_body(&app, request).await?;
-    let mut object = Field::root(json::parse(&body)?).object()?;
-    let (kind, field) = object.one_of(&["in", "at", "by"])?;
-    object.finish()?;
-    let shift = match kind {
-        "in" => Shift::To(due_in(&field)?),
-        "at" => Shift::To(due_at(&field)?),
-        _ => shift_by(&field)?,
-    };
+    let shift = read_shift(Field::root(json::parse(&body)?).object()?)?;
     let request = durable::Request::Move {
         name,
         shift,
         precondition,
     };
     moved(&app, StatusCode::OK, request).await
+}
+
+/// How far a move takes a deadline: the only fields of `object`.
+pub(super) fn read_shift(mut object: Object<'_>) -> Result<Shift, Problem> {
+    let (kind, field) = object.one_of(&["in", "at", "by"])?;
+    object.finish()?;
+    match kind {
+        "in" => Ok(Shift::To(due_in(&field)?)),
+        "at" => Ok(Shift::To(due_at(&field)?)),
+        _ => shift_by(&field),
+    }
 }
 
 /// Fire, revive or resend.
@@ -1026,13 +1059,23 @@ pub(super) async fn remove(
         only_pending: only_pending.is_some(),
     };
     let was: Was = app.ask(request).await?;
-    let (was, due, attempt) = match was {
-        Was::Pending { due } => ("pending", Some(format_time(due)), None),
-        Was::Delivering { attempt } => ("delivering", None, Some(attempt)),
-        Was::Dead => ("dead", None, None),
-        Was::Unreadable => ("unreadable", None, None),
+    let (due, attempt) = match was {
+        Was::Pending { due } => (Some(format_time(due)), None),
+        Was::Delivering { attempt } => (None, Some(attempt)),
+        Was::Dead | Was::Unreadable => (None, None),
     };
+    let was = was_word(was);
     Ok(answer(StatusCode::OK, &Answer { was, due, attempt }))
+}
+
+/// What a removed timer was doing.
+pub(super) const fn was_word(was: Was) -> &'static str {
+    match was {
+        Was::Pending { .. } => "pending",
+        Was::Delivering { .. } => "delivering",
+        Was::Dead => "dead",
+        Was::Unreadable => "unreadable",
+    }
 }
 
 pub(super) async fn get(
@@ -1568,7 +1611,8 @@ mod tests {
                 ceilings: &Ceilings::default(),
                 now: Timestamp::EPOCH,
             };
-            let set = read_set(body, &here, &known, (&queue, None));
+            let object = Field::root(json::parse(body).unwrap()).object().unwrap();
+            let set = read_set(object, &here, &known, (&queue, None));
             set.unwrap().job
         };
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body": {"n": 1.000, "e":1e400} }"#;

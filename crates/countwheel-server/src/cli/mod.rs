@@ -5,6 +5,7 @@
 //! or `import` was interrupted.
 
 mod arguments;
+mod batch;
 pub mod cluster;
 mod connection;
 mod drain;
@@ -72,6 +73,8 @@ pub enum Command {
     Resume(drain::Resume),
     /// Remove timers of a queue: by state, key and due time, in steps
     Purge(purge::Purge),
+    /// Do operations, one JSON object a line, and print their results
+    Batch(batch::Batch),
     /// Show how many timers each queue has
     Queues(queues::Queues),
     /// Put, show and remove endpoints: where deliveries go, by name
@@ -168,6 +171,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Drain(drain) => drain.run(terminal).await,
         Command::Resume(resume) => resume.run(terminal).await,
         Command::Purge(purge) => purge.run(terminal).await,
+        Command::Batch(batch) => batch.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,
@@ -256,6 +260,10 @@ enum Failure {
         source: ClientError,
         set: u64,
     },
+    #[error("{source}; {answered} operations were answered, and of later ones it is not known")]
+    Batch { answered: u64, source: ClientError },
+    #[error("the server ended the batch after {answered} operations: {reason}")]
+    Cut { answered: u64, reason: String },
     /// By Ctrl-C.
     #[error("interrupted: {0}")]
     Interrupted(String),
@@ -309,7 +317,10 @@ impl Failure {
             Self::Usage(_) | Self::Trace { .. } | Self::Line { .. } | Self::File { .. } => {
                 Exit::NotFound
             }
-            Self::Client(error) | Self::Import { source: error, .. } => exit_of(error),
+            Self::Client(error)
+            | Self::Import { source: error, .. }
+            | Self::Batch { source: error, .. } => exit_of(error),
+            Self::Cut { .. } => Exit::Unreachable,
             Self::Output(_)
             | Self::Removed { .. }
             | Self::NoOutput
