@@ -69,7 +69,7 @@ const STEP: usize = 64 << 10;
 /// What an operation under way takes beside its line.
 const OPERATION_BYTES: usize = 256;
 /// The longest result in its compact form, but for what a refusal says.
-const RESULT_BYTES: usize = 64;
+pub(crate) const RESULT_BYTES: usize = 64;
 /// So much of the spool is in one piece.
 const PIECE: usize = 8 << 10;
 /// How long to wait for room among those that wait for the schedulers, if nothing of the batch is under way.
@@ -419,6 +419,11 @@ pub(super) async fn batch(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
+    begin(app, request, OPERATIONS_MAX).await
+}
+
+/// A batch of so many operations at the most.
+async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Response, Problem> {
     precondition(request.headers(), Honoured::Nothing)?;
     let query = Query::of(request.uri(), &["atomic"])?;
     let is_atomic = query.read("atomic", "true or false", |text| text.parse::<bool>().ok())?;
@@ -466,6 +471,7 @@ pub(super) async fn batch(
         within,
         names: app.cluster().is_some().then(BTreeSet::new),
         window_bytes: 0,
+        most,
         operations: 0,
         succeeded: 0,
         failed: 0,
@@ -528,6 +534,7 @@ struct Batch {
     names: Option<BTreeSet<TimerName>>,
     /// Of the operations under way.
     window_bytes: usize,
+    most: u64,
     operations: u64,
     succeeded: u64,
     failed: u64,
@@ -776,7 +783,7 @@ impl Batch {
 
     /// Another operation begins.
     fn count(&mut self) -> Result<(), Cut> {
-        if self.operations == OPERATIONS_MAX {
+        if self.operations == self.most {
             return Err(Cut::TooMany);
         }
         self.operations += 1;
@@ -1302,5 +1309,227 @@ fn closed() -> BatchError {
     BatchError {
         index: None,
         error: TimerError::Closed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use countwheel_durable::store::MemoryStore;
+    use countwheel_durable::{Attempt, Config, Outcome, Timers, inline};
+    use countwheel_time::SystemClock;
+    use serde_json::{Value, json};
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::guard::Targets;
+
+    /// A body that comes in pieces.
+    struct Pieces(mpsc::Receiver<String>);
+
+    impl HttpBody for Pieces {
+        type Data = Bytes;
+        type Error = io::Error;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+            let polled = self.0.poll_recv(context);
+            polled.map(|piece| piece.map(|piece| Ok(Frame::data(piece.into()))))
+        }
+    }
+
+    fn app(config: Config, body_bytes: usize) -> Arc<App> {
+        let handler = inline(|_: &Attempt| Outcome::done());
+        let clock = Arc::new(SystemClock::new());
+        let timers = Timers::open(MemoryStore::new(7), handler, clock.clone(), config).unwrap();
+        let app = App::new(timers, clock, None, false).with_body_bytes(body_bytes);
+        Arc::new(app.with_targets(Targets::any()))
+    }
+
+    fn set(key: usize) -> String {
+        let target = json!({"url": "http://127.0.0.1:9/"});
+        let key = key.to_string();
+        let line = json!({"op": "set", "queue": "q", "key": key, "in": "1h", "target": target});
+        format!("{line}\n")
+    }
+
+    /// A batch whose lines are sent by way of what this returns, and its answer.
+    async fn ask(app: &Arc<App>, first: String, most: u64) -> (mpsc::Sender<String>, Body) {
+        let (send, pieces) = mpsc::channel(1);
+        send.send(first).await.unwrap();
+        let request = Request::builder()
+            .header(header::CONTENT_TYPE, "application/x-ndjson")
+            .body(Body::new(Pieces(pieces)))
+            .unwrap();
+        let response = begin(Arc::clone(app), request, most).await.unwrap();
+        (send, response.into_body())
+    }
+
+    async fn rest(body: Body) -> Vec<Value> {
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let text = std::str::from_utf8(&bytes).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    const MEMORY: usize = 64 << 20;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_of_which_nothing_comes_for_half_a_minute_ends_and_says_where() {
+        let app = app(Config::default(), MEMORY);
+        let (send, body) = ask(&app, set(0) + &set(1) + "{\"op\":", OPERATIONS_MAX).await;
+        let lines = rest(body).await;
+        let end = json!({"end": false, "reason": "timeout", "operations": 2, "succeeded": 2, "failed": 0});
+        assert_eq!((lines.len(), &lines[2]), (3, &end));
+        assert!(send.is_closed());
+        assert_eq!(app.bodies.taken(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_blank_line_in_time_keeps_a_batch_open() {
+        let app = app(Config::default(), MEMORY);
+        let (send, body) = ask(&app, set(0), OPERATIONS_MAX).await;
+        for _ in 0..10 {
+            tokio::time::sleep(PROGRESS * 2 / 3).await;
+            send.send("\n".to_owned()).await.unwrap();
+        }
+        send.send(set(1)).await.unwrap();
+        drop(send);
+        let lines = rest(body).await;
+        assert_eq!(lines[2]["end"], true, "{lines:?}");
+        assert_eq!(lines[2]["operations"], 2);
+    }
+
+    /// Everything that is counted has its result, and no line is begun whose result would have no room.
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_reads_nothing_is_read_no_further_and_then_cut_off() {
+        let app = app(Config::default(), 256 << 10);
+        let (send, body) = ask(&app, set(0), OPERATIONS_MAX).await;
+        let mut sent = 1;
+        while send.send(set(sent)).await.is_ok() {
+            sent += 1;
+            assert!(app.bodies.taken() <= 256 << 10);
+        }
+        let lines = rest(body).await;
+        let (end, results) = lines.split_last().unwrap();
+        assert_eq!(
+            (&end["end"], &end["reason"]),
+            (&json!(false), &json!("timeout"))
+        );
+        assert_eq!(end["succeeded"], results.len());
+        assert!(
+            results.len() > 1_000 && results.len() <= sent,
+            "{}",
+            results.len()
+        );
+        let counts = app.timers.counts().unwrap();
+        assert_eq!(counts[0].of(StateKind::Pending), results.len() as u64);
+        assert_eq!(app.bodies.taken(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_batch_ends_behind_the_most_operations_that_it_may_have() {
+        let app = app(Config::default(), MEMORY);
+        let (send, body) = ask(&app, (0..12).map(set).collect(), 10).await;
+        let lines = rest(body).await;
+        let end = json!({"end": false, "reason": "too_many", "operations": 10, "succeeded": 10, "failed": 0});
+        assert_eq!((lines.len(), &lines[10]), (11, &end));
+        assert!(send.is_closed());
+        let counts = app.timers.counts().unwrap();
+        assert_eq!(counts[0].of(StateKind::Pending), 10);
+    }
+
+    #[tokio::test]
+    async fn where_too_many_requests_wait_a_batch_waits_too() {
+        let config = Config {
+            max_waiting: 3,
+            ..Config::default()
+        };
+        let app = app(config, MEMORY);
+        let (send, body) = ask(&app, (0..500).map(set).collect(), OPERATIONS_MAX).await;
+        drop(send);
+        let lines = rest(body).await;
+        assert_eq!(lines[500]["succeeded"], 500, "{:?}", lines[500]);
+    }
+
+    /// A million refusals would fill the memory with their words.
+    #[tokio::test]
+    async fn refusals_that_nobody_reads_lose_their_words_and_keep_their_codes() {
+        let app = app(Config::default(), MEMORY);
+        let line = "{\"op\": \"fire\", \"queue\": \"q\", \"key\": \"none\"}\n";
+        let (send, body) = ask(&app, line.repeat(30_000), OPERATIONS_MAX).await;
+        // Nothing of the answer is taken before the body has ended.
+        drop(send);
+        while app.bodies.taken() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let lines = rest(body).await;
+        assert_eq!(lines.len(), 30_001);
+        let results = &lines[..30_000];
+        assert!(
+            results
+                .iter()
+                .all(|it| it["code"] == "not_found" && it["status"] == 404)
+        );
+        let said = results.iter().filter(|it| it["detail"].is_string()).count();
+        assert!((5_000..20_000).contains(&said), "{said}");
+    }
+
+    #[tokio::test]
+    async fn a_batch_whose_caller_is_gone_goes_no_further() {
+        let app = app(Config::default(), MEMORY);
+        let (send, body) = ask(&app, set(0), OPERATIONS_MAX).await;
+        drop(body);
+        send.closed().await;
+        assert!(send.is_closed());
+    }
+
+    #[tokio::test]
+    async fn a_service_that_stops_begins_no_batch_and_ends_those_that_run() {
+        let app = app(Config::default(), MEMORY);
+        let (send, body) = ask(&app, set(0), OPERATIONS_MAX).await;
+        while app.timers.counts().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        app.stop_batches();
+        let lines = rest(body).await;
+        assert_eq!(lines[1]["reason"], "shutdown", "{lines:?}");
+        assert_eq!(lines[1]["operations"], 1);
+        drop(send);
+        let request = Request::builder()
+            .header(header::CONTENT_TYPE, "application/x-ndjson")
+            .body(Body::from(set(1)))
+            .unwrap();
+        let refused = begin(app, request, OPERATIONS_MAX).await.unwrap_err();
+        assert_eq!(refused.code(), "unavailable");
+    }
+
+    #[test]
+    fn a_result_takes_no_more_room_than_is_kept_for_it() {
+        let (most, state) = (u64::MAX, Kind4(3));
+        for done in [
+            Done::Set {
+                replaced: Some(state),
+                store: most,
+                set: most,
+                revision: most,
+                due: most,
+            },
+            Done::Moved {
+                is_accepted: true,
+                revision: most,
+                old_due: most,
+                due: most,
+            },
+            Done::Settled {
+                state,
+                due: Some(most),
+            },
+        ] {
+            let bytes = postcard::to_allocvec(&Kept::Done(done)).unwrap();
+            assert!(bytes.len() <= RESULT_BYTES, "{done:?}: {}", bytes.len());
+        }
     }
 }

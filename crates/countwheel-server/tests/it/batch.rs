@@ -353,7 +353,7 @@ fn the_settings_of_a_queue_hold_for_each_operation() {
         .json("PUT", "/v1/queues/q", r#"{"payload_limit": 8}"#)
         .expect(201);
     client
-        .send("POST", "/v1/queues/shut:drain", &[], b"")
+        .json("POST", "/v1/queues/shut:drain", r#"{"mode": "hold"}"#)
         .expect(200);
     let done = batch(
         &mut client,
@@ -514,7 +514,7 @@ fn a_caller_that_does_not_read_is_not_read_beyond_the_memory_for_bodies() {
     let metrics = String::from_utf8(metrics.body).unwrap();
     let taken = metrics
         .lines()
-        .find(|line| line.starts_with("countwheel_body_memory_bytes "));
+        .find(|line| line.starts_with("countwheel_request_body_bytes "));
     let taken: f64 = taken.unwrap().split(' ').nth(1).unwrap().parse().unwrap();
     assert!(taken > 0.0 && taken <= 2.0 * MIB as f64, "{taken}");
     let mut stream = stream;
