@@ -63,7 +63,10 @@ struct Arguments {
     /// How many timers of `deliveries` are due at once.
     #[arg(long, default_value_t = 50_000)]
     deliveries: usize,
-    /// Rounds of `sets` and `deliveries`.
+    /// How many operations the call of `batch` has.
+    #[arg(long, default_value_t = 1_000_000)]
+    operations: usize,
+    /// Rounds of `sets`, `deliveries` and `batch`.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Where the services keep their data meanwhile.
@@ -154,6 +157,7 @@ impl Bench {
             Row::Isolation => ("isolation", rows::isolation::measure(self).await),
             Row::Sets => ("sets", rows::sets::measure(self).await),
             Row::Deliveries => ("deliveries", rows::deliveries::measure(self).await),
+            Row::Batch => ("batch", rows::batch::measure(self).await),
         };
         let text = measured.unwrap_or_else(|error| {
             self.is_whole = false;

@@ -771,7 +771,7 @@ pub struct NewTimer {
 }
 
 impl NewTimer {
-    fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let place = match &self.endpoint {
             None => json!({ "url": self.url }),
             Some((endpoint, path)) if path.is_empty() => json!({ "endpoint": endpoint }),

@@ -1,5 +1,6 @@
 //! The rows, a file for each.
 
+pub(crate) mod batch;
 pub(crate) mod deliveries;
 pub(crate) mod isolation;
 pub(crate) mod sets;
@@ -14,4 +15,6 @@ pub(crate) enum Row {
     Sets,
     /// Deliveries a second, and how late they are
     Deliveries,
+    /// Sets in one batch
+    Batch,
 }

@@ -86,7 +86,7 @@ struct Operation {
 enum Ask {
     Once(durable::Request),
     /// To set a timer in place of whatever timer has its name.
-    Replace(Box<timers::SetRequest>),
+    Replace(timers::SetRequest),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +99,7 @@ enum Verb {
     Settle,
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 enum Came {
     Asked(Result<durable::Response, TimerError>),
     Refused(Problem),
@@ -109,7 +109,7 @@ impl Came {
     /// The result of a verb, if it was done.
     fn result(self, verb: Verb) -> Result<Done, Problem> {
         match self {
-            Self::Asked(Ok(response)) => Done::of(verb, response),
+            Self::Asked(Ok(response)) => Done::of(verb, &response),
             Self::Asked(Err(error)) if verb == Verb::Settle => Err(leases::lost(error)),
             Self::Asked(Err(error)) => Err(error.into()),
             Self::Refused(problem) => Err(problem),
@@ -164,9 +164,9 @@ impl Kind4 {
 }
 
 impl Done {
-    fn of(verb: Verb, response: durable::Response) -> Result<Self, Problem> {
+    fn of(verb: Verb, response: &durable::Response) -> Result<Self, Problem> {
         use durable::Response as R;
-        Ok(match response {
+        Ok(match *response {
             R::Set(set) => Self::Set {
                 replaced: set.replaced.map(Kind4::of),
                 store: set.id.store,
@@ -367,7 +367,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Notes what became of an operation, unless that was noted before.
+    /// Notes the outcome of an operation, unless it has one already.
     fn came(&self, number: u64, came: Came) {
         let mut open = self.open.lock();
         let at = number.checked_sub(open.first);
@@ -449,14 +449,9 @@ async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Respo
     if is_atomic == Some(true) {
         return atomic(&app, body, share, trace.as_ref()).await;
     }
-    let within = match pass(&app).await {
-        Ok(within) => within,
-        Err(_) => {
-            return Err(Problem::new(
-                Code::ShardUnavailable,
-                "the timers are being moved",
-            ));
-        }
+    let Ok(within) = pass(&app).await else {
+        let detail = "all timers are being moved to a cluster";
+        return Err(Problem::new(Code::ShardUnavailable, detail));
     };
     let shared = Arc::<Shared>::default();
     let mut batch = Batch {
@@ -481,12 +476,9 @@ async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Respo
     // The caller may wait to be told to send the body, and is not told so once the answer has begun.
     let first = timeout(FIRST_BYTES, batch.read()).await;
     let late = |_| Problem::new(Code::Timeout, "the body did not begin in time");
-    let has_more = match first.map_err(late)? {
-        Ok(has_more) => has_more,
-        Err(_) => {
-            let detail = "the body ended early or is badly framed";
-            return Err(Problem::malformed(detail));
-        }
+    let Ok(has_more) = first.map_err(late)? else {
+        let detail = "the body ended early or is badly framed";
+        return Err(Problem::malformed(detail));
     };
     tokio::spawn(batch.run(has_more));
     let lines = Body::new(Lines { shared, next: 0 });
@@ -906,7 +898,7 @@ impl Batch {
         Ok(!is_full)
     }
 
-    /// Notes that an operation is under way, or what became of it. Says which one it is.
+    /// Notes that an operation is under way, or its outcome. Returns its number.
     fn opened(
         &mut self,
         verb: Verb,
@@ -1103,7 +1095,7 @@ async fn read(app: &App, line: &[u8], trace: Option<&TraceContext>) -> Result<Op
             let request = timer.request(name.clone(), trace.cloned());
             let ask = match condition {
                 Condition::Engine(precondition) => Ask::Once(request.with(precondition)),
-                Condition::Exists => Ask::Replace(Box::new(request)),
+                Condition::Exists => Ask::Replace(request),
             };
             let verb = Verb::Set;
             Ok(Operation { verb, name, ask })
@@ -1296,7 +1288,7 @@ async fn atomic(
     let mut text = String::from(r#"{"results":["#);
     for (at, (response, verb)) in responses.into_iter().zip(operations).enumerate() {
         text.push_str(if at == 0 { "{" } else { ",{" });
-        Done::of(verb, response)?.write(&mut text);
+        Done::of(verb, &response)?.write(&mut text);
         text.push('}');
     }
     text.push_str("]}");

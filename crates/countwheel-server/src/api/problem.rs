@@ -23,7 +23,7 @@ pub(crate) struct Problem {
     revision: Option<Revision>,
     purge: Option<Value>,
     ceiling: Option<Box<Value>>,
-    item: Option<usize>,
+    item: Option<u16>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -196,7 +196,7 @@ impl Problem {
 
     /// The same with the operation of a batch that it is about, counted from 0.
     pub(crate) fn of_item(mut self, item: usize) -> Self {
-        self.item = Some(item);
+        self.item = u16::try_from(item).ok();
         self
     }
 
@@ -295,7 +295,7 @@ struct Body<'a> {
     ceiling: Option<&'a Value>,
     /// Of an atomic batch, the operation that is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    item: Option<usize>,
+    item: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<[FieldError<'a>; 1]>,
 }
