@@ -449,10 +449,6 @@ async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Respo
     if is_atomic == Some(true) {
         return atomic(&app, body, share, trace.as_ref()).await;
     }
-    let Ok(within) = pass(&app).await else {
-        let detail = "all timers are being moved to a cluster";
-        return Err(Problem::new(Code::ShardUnavailable, detail));
-    };
     let shared = Arc::<Shared>::default();
     let mut batch = Batch {
         streaming: streaming.as_ref().map(Streaming::begin),
@@ -463,7 +459,7 @@ async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Respo
         buffer: Vec::new(),
         last_in: Instant::now(),
         stopping,
-        within,
+        within: None,
         names: app.cluster().is_some().then(BTreeSet::new),
         window_bytes: 0,
         most,
@@ -520,7 +516,7 @@ struct Batch {
     buffer: Vec<u8>,
     last_in: Instant,
     stopping: watch::Receiver<bool>,
-    /// While the timers are changed here.
+    /// While operations are under way here, so that the timers do not go elsewhere meanwhile.
     within: Option<Within>,
     /// In a cluster, the names with an operation under way.
     names: Option<BTreeSet<TimerName>>,
@@ -583,6 +579,9 @@ impl Batch {
     async fn more(&mut self) -> Result<bool, Cut> {
         loop {
             self.drain();
+            if self.shared.open.lock().slots.is_empty() {
+                self.within = None;
+            }
             let deadline = self.deadline();
             let is_stopped = *self.stopping.borrow();
             let shared = Arc::clone(&self.shared);
@@ -789,6 +788,16 @@ impl Batch {
             return Ok(());
         }
         self.count()?;
+        let taken = self.take(line).await;
+        if taken.is_err() {
+            // It was not begun.
+            self.operations -= 1;
+        }
+        taken
+    }
+
+    /// Begins the operation of a line, or refuses it.
+    async fn take(&mut self, line: &[u8]) -> Result<(), Cut> {
         if line.len() > LINE_MAX_BYTES {
             self.refused(too_long());
             return Ok(());
@@ -804,7 +813,6 @@ impl Batch {
             }
         }
         if *self.stopping.borrow() {
-            self.operations -= 1;
             return Err(Cut::Shutdown);
         }
         if !self
@@ -816,7 +824,7 @@ impl Batch {
         }
         self.stay_within().await?;
         let since = Instant::now();
-        while !self.ask(line).await? {
+        while !self.ask(line).await {
             if since.elapsed() > PROGRESS {
                 self.refused(TimerError::Full.into());
                 return Ok(());
@@ -832,8 +840,10 @@ impl Batch {
 
     /// While all timers are to change hands, nothing of the batch is under way.
     async fn stay_within(&mut self) -> Result<(), Cut> {
-        let is_open = self.app.moves().is_none_or(|moves| moves.gate().is_open());
-        if is_open {
+        let Some(moves) = self.app.moves() else {
+            return Ok(());
+        };
+        if self.within.is_some() && moves.gate().is_open() {
             return Ok(());
         }
         self.settle().await;
@@ -843,13 +853,13 @@ impl Batch {
     }
 
     /// Hands an operation to its scheduler. `false` if too many wait there already.
-    async fn ask(&mut self, line: &[u8]) -> Result<bool, Cut> {
+    async fn ask(&mut self, line: &[u8]) -> bool {
         let read = read(&self.app, line, self.trace.as_ref()).await;
         let Operation { verb, name, ask } = match read {
             Ok(operation) => operation,
             Err(problem) => {
                 self.refused(problem);
-                return Ok(true);
+                return true;
             }
         };
         let is_ahead = self
@@ -871,7 +881,7 @@ impl Batch {
                     Came::Asked(Ok(durable::Response::Set(set)))
                 });
                 self.opened(verb, 0, None, Some(came));
-                return Ok(true);
+                return true;
             }
         };
         let name = self.names.as_mut().map(|names| {
@@ -895,7 +905,7 @@ impl Batch {
                 names.remove(name);
             }
         }
-        Ok(!is_full)
+        !is_full
     }
 
     /// Notes that an operation is under way, or its outcome. Returns its number.
@@ -1411,6 +1421,7 @@ mod tests {
             (&json!(false), &json!("timeout"))
         );
         assert_eq!(end["succeeded"], results.len());
+        assert_eq!(end["operations"], results.len());
         assert!(
             results.len() > 1_000 && results.len() <= sent,
             "{}",

@@ -708,7 +708,10 @@ fn a_replay_sends_its_operations_as_lines_of_a_batch() {
     let queues = client.get("/v1/queues").expect(200);
     assert_eq!(queues["queues"][0]["pending"], 400);
     let moved = client.get(&path("k-1")).expect(200);
-    assert!(moved["due"].as_str().unwrap().starts_with("2060-"), "{moved}");
+    assert!(
+        moved["due"].as_str().unwrap().starts_with("2060-"),
+        "{moved}"
+    );
     let metrics = client.get("/metrics");
     let metrics = String::from_utf8(metrics.body).unwrap();
     let of = |method: &str| {
