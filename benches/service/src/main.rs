@@ -66,7 +66,10 @@ struct Arguments {
     /// How many timers of `leases` are due.
     #[arg(long, default_value_t = 100_000)]
     leases: usize,
-    /// Rounds of `sets`, `deliveries` and `leases`.
+    /// How many operations the call of `batch` has.
+    #[arg(long, default_value_t = 1_000_000)]
+    operations: usize,
+    /// Rounds of `sets`, `deliveries`, `leases` and `batch`.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Where the services keep their data meanwhile.
@@ -158,6 +161,7 @@ impl Bench {
             Row::Sets => ("sets", rows::sets::measure(self).await),
             Row::Deliveries => ("deliveries", rows::deliveries::measure(self).await),
             Row::Leases => ("leases", rows::leases::measure(self).await),
+            Row::Batch => ("batch", rows::batch::measure(self).await),
         };
         let text = measured.unwrap_or_else(|error| {
             self.is_whole = false;

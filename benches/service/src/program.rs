@@ -66,12 +66,17 @@ impl Drop for Process {
 
 /// The service on a directory of its own. The fields are dropped in this order.
 pub(crate) struct Program {
-    _process: Process,
+    process: Process,
     _directory: TempDir,
     pub(crate) port: u16,
 }
 
 impl Program {
+    /// The number that the system has for the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.child.id()
+    }
+
     pub(crate) fn start(program: &Path, place: &Path) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir_in(place)?;
         let mut command = Command::new(program);
@@ -87,7 +92,7 @@ impl Program {
         let address = line.split_whitespace().nth(1).context("no address")?;
         let port = address.rsplit(':').next().context("no port")?.parse()?;
         Ok(Self {
-            _process: process,
+            process,
             _directory: directory,
             port,
         })

@@ -55,6 +55,9 @@ pub struct Config {
     /// How many requests and outcomes share one commit at the most, but for the last batch of
     /// them, which is not divided. At least 2. Default 1,024.
     pub max_batch: usize,
+    /// How many requests a batch may have, which is done all together or not at all. One with more than
+    /// [`max_batch`](Self::max_batch) is a commit of its own, or the last of one. At least 2. Default 10,000.
+    pub max_together: usize,
     /// How many bytes of payloads one commit reads and writes for requests and outcomes at the
     /// most, but for the last of them: the rest comes with the next one. A batch that finds
     /// or writes more is refused, unless it is a single request. At most 256 MiB. Default 64 MiB.
@@ -111,6 +114,7 @@ impl Default for Config {
             max_waiting: 16_384,
             max_waiting_bytes: 64 << 20,
             max_batch: 1_024,
+            max_together: 10_000,
             max_batch_bytes: 64 << 20,
             max_scanned: DueScan::SCAN_LIMIT,
             max_interruptions: 10,

@@ -244,6 +244,11 @@ impl Engine {
                 sink(Effect::Answer(ticket, answer));
             }
         }
+        if planted!(BatchAnswersEarly) {
+            for (ticket, answer) in turn.step.batches.drain(..) {
+                sink(Effect::BatchAnswer(ticket, answer));
+            }
+        }
         if planted!(StartBeforeCommit) {
             let starts = turn.step.starts.drain(..);
             starts.for_each(|(_, attempt)| sink(Effect::Start(attempt)));

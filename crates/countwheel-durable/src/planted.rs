@@ -68,6 +68,12 @@ bugs! {
     HalfBatch,
     /// A timer that a batch sets is in the store, and not in the window.
     BatchWakesNobody,
+    /// The requests of a batch are done from the last to the first.
+    BatchReversed,
+    /// Batches are answered before the commit.
+    BatchAnswersEarly,
+    /// The refusal of a batch names its first request, whichever was refused.
+    BatchNamesFirst,
     /// The place of an attempt in its queue's share is not given back.
     LeakPlace,
     /// A drain that lets nothing start lets it start.

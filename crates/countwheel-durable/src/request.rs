@@ -550,12 +550,12 @@ pub enum TimerError {
         "the scheduler's own thread cannot wait for an answer: submit, or call from another thread"
     )]
     OwnThread,
-    /// A batch has more requests than one commit takes. Nothing was done.
+    /// A batch has more requests than one may have. Nothing was done.
     #[error("a batch has at most {limit} requests, not {requests}")]
     BatchTooLarge {
         /// How many it has.
         requests: usize,
-        /// How many it may have: [`Config::max_batch`](crate::Config::max_batch).
+        /// How many it may have: [`Config::max_together`](crate::Config::max_together).
         limit: usize,
     },
     /// The payloads that a batch finds or writes, the longer of the two for each request, are

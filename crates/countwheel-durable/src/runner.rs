@@ -56,6 +56,7 @@ pub(crate) struct Common {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) budget: Budget,
     pub(crate) max_batch: usize,
+    pub(crate) max_together: usize,
     pub(crate) together: Arc<Together>,
     /// Told when an engine has failed. Must not wait for anything.
     pub(crate) failed: OnEnd,

@@ -282,6 +282,7 @@ impl Timers {
             clock,
             budget: Budget::new(&config),
             max_batch: config.max_batch.max(2),
+            max_together: config.max_together.max(2),
             together: Arc::clone(&lanes[0]),
             failed: Arc::new(move |shard, ended| tell(&told, is_divided, shard, ended)),
             origin: Origin::default(),
@@ -514,7 +515,7 @@ impl Timers {
     /// commit. Returns at once; `answer` is called as that of [`Timers::submit`].
     ///
     /// If one of them is refused, nothing of the batch is done, and the answer says which. A
-    /// batch has at most [`Config::max_batch`] requests, all about timers of one shard: see
+    /// batch has at most [`Config::max_together`] requests, all about timers of one shard: see
     /// [`Shards::by_tag`].
     ///
     /// ```
@@ -586,7 +587,7 @@ impl Timers {
     /// Requests that are about no timer are for the scheduler `of`, or for any.
     fn take_in_at(&self, of: Option<Shard>, asked: Asked) {
         let hub = &*self.hub;
-        let (requests, limit) = (asked.count(), hub.common.max_batch);
+        let (requests, limit) = (asked.count(), hub.common.max_together);
         if requests > limit {
             asked.refuse(TimerError::BatchTooLarge { requests, limit });
             return;
@@ -980,7 +981,7 @@ impl Timers {
         &self.hub.jobs
     }
 
-    /// How many requests a batch may have.
+    /// How many requests share a commit.
     pub(crate) fn max_batch(&self) -> usize {
         self.hub.common.max_batch
     }

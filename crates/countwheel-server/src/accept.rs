@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -18,7 +18,7 @@ use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,7 +27,7 @@ use tokio_io_timeout::TimeoutStream;
 use crate::api::Barred;
 use crate::callers::{Caller, Preface, Proxies};
 use crate::framing::{HEAD_MAX_BYTES, HEADERS_MAX};
-use crate::front::{Coming, Exchange, Front, Going};
+use crate::front::{Coming, Exchange, Front, Going, Streaming};
 use crate::leftover::{self, Lingering};
 use crate::places::{Place, Places};
 
@@ -157,6 +157,10 @@ impl Connection {
         stream
             .as_mut()
             .set_write_timeout_pinned(Some(ANSWER_DEADLINE));
+        let stream = Timed {
+            stream,
+            exchange: Arc::clone(&self.exchange),
+        };
         let stream = Lingering::new(stream, self.exchange.lingers().clone());
         let mut stream = Front::new(stream, ahead, Arc::clone(&self.exchange));
         // Nothing else is made for who sends nothing: there may be thousands of them.
@@ -203,6 +207,59 @@ impl Connection {
     }
 }
 
+/// A stream on which an answer has to be read in time. While a request is answered as it is read, what the caller sends
+/// gives it time as well.
+struct Timed {
+    stream: Pin<Box<TimeoutStream<TcpStream>>>,
+    exchange: Arc<Exchange>,
+}
+
+impl AsyncRead for Timed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = self.stream.as_mut().poll_read(context, buffer);
+        if buffer.filled().len() > before && self.exchange.is_streaming() {
+            let timeout = Some(ANSWER_DEADLINE);
+            self.stream.as_mut().set_write_timeout_pinned(timeout);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Timed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.as_mut().poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.stream.as_mut().poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
 /// Who a proxy says that it connects for, if it says so in a header of the PROXY protocol. What it
 /// sent after that is left in `ahead`.
 async fn preface(stream: &mut TcpStream, ahead: &mut Vec<u8>) -> io::Result<Option<IpAddr>> {
@@ -218,9 +275,8 @@ async fn preface(stream: &mut TcpStream, ahead: &mut Vec<u8>) -> io::Result<Opti
         }
         let mut piece = [0; PREFACE_PIECE];
         let mut piece = ReadBuf::new(&mut piece);
-        let read = |context: &mut std::task::Context<'_>| {
-            Pin::new(&mut *stream).poll_read(context, &mut piece)
-        };
+        let read =
+            |context: &mut Context<'_>| Pin::new(&mut *stream).poll_read(context, &mut piece);
         std::future::poll_fn(read).await?;
         if piece.filled().is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -276,6 +332,8 @@ impl Service<Request<Incoming>> for Answering {
         let fault = self.exchange.begin();
         let caller = self.caller_of(&request);
         request.extensions_mut().insert(caller);
+        let streaming = Streaming::new(Arc::clone(&self.exchange));
+        request.extensions_mut().insert(streaming);
         if let Some(barred) = fault.map(Barred::Framing).or_else(|| self.bars(caller)) {
             request.extensions_mut().insert(barred);
         }

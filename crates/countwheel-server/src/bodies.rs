@@ -73,22 +73,34 @@ impl Share {
         self.bytes += bytes;
         true
     }
-}
 
-impl Drop for Share {
-    fn drop(&mut self) {
-        if self.bytes == 0 {
+    /// Gives so many of its bytes back.
+    pub(crate) fn give(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.bytes);
+        if bytes == 0 {
             return;
         }
+        self.bytes -= bytes;
         let mut state = self.bodies.state.lock();
-        state.taken -= self.bytes;
+        state.taken -= bytes;
         let Some(caller) = self.caller else { return };
         if let Some(own) = state.callers.get_mut(&caller) {
-            *own -= self.bytes;
+            *own -= bytes;
             if *own == 0 {
                 state.callers.remove(&caller);
             }
         }
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.give(self.bytes);
     }
 }
 

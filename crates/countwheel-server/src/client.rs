@@ -1,5 +1,6 @@
 //! A small client of our own HTTP API, in the words of the durable crate.
 
+pub(crate) mod batch;
 mod cluster;
 
 use std::collections::BTreeMap;
@@ -12,11 +13,12 @@ use countwheel_durable::{
     SetOptions, StateKind, check_policy,
 };
 use countwheel_time::{By, Timestamp};
+use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use hyper::http::request::Builder;
-use hyper::{Method, Request, Uri};
+use hyper::{Method, Request, Response, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -47,6 +49,9 @@ const PLAIN: AsciiSet = NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
+/// The body of a request.
+type Sent = BoxBody<Bytes, std::io::Error>;
+
 /// Speaks to one server. Cheap to clone; clones share their connections.
 ///
 /// ```
@@ -60,7 +65,7 @@ const PLAIN: AsciiSet = NON_ALPHANUMERIC
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: HttpClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    http: HttpClient<HttpsConnector<HttpConnector>, Sent>,
     server: String,
     authorization: Option<HeaderValue>,
     timeout: Duration,
@@ -758,6 +763,7 @@ impl Client {
             }
             None => Full::default(),
         };
+        let body = body.map_err(|never| match never {}).boxed();
         let request = request.body(body).map_err(|_| ClientError::Address {
             text: self.server.clone(),
         })?;
@@ -772,8 +778,19 @@ impl Client {
 
     async fn exchange<T: DeserializeOwned>(
         &self,
-        request: Request<Full<Bytes>>,
+        request: Request<Sent>,
     ) -> Result<Answer<T>, ClientError> {
+        let answer = self.begin(request).await?;
+        let status = answer.status();
+        let bytes = self.read(answer.into_body()).await?;
+        Answer::read(&bytes).map_err(|source| ClientError::Unintelligible {
+            status: status.as_u16(),
+            source,
+        })
+    }
+
+    /// Sends a request, and reads the answer if that is a refusal.
+    async fn begin(&self, request: Request<Sent>) -> Result<Response<Incoming>, ClientError> {
         let answer = match self.http.request(request).await {
             Ok(answer) => answer,
             Err(error) if error.is_connect() => {
@@ -785,30 +802,31 @@ impl Client {
             Err(error) => return Err(self.broken(error)),
         };
         let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
         let retry_after = answer
             .headers()
             .get(hyper::header::RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.parse().ok())
             .map(Duration::from_secs);
-        let body = Limited::new(answer.into_body(), ANSWER_MAX_BYTES);
-        let bytes = match body.collect().await {
-            Ok(collected) => collected.to_bytes(),
-            Err(error) => return Err(self.broken(error)),
-        };
-        if !status.is_success() {
-            let mut problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
-            problem.status = status.as_u16();
-            problem.retry_after = retry_after;
-            if problem.code.is_empty() {
-                problem.code = "not_a_problem".to_owned();
-                problem.detail = format!("the server answered {status}");
-            }
-            return Err(ClientError::Refused(Box::new(problem)));
+        let bytes = self.read(answer.into_body()).await?;
+        let mut problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
+        problem.status = status.as_u16();
+        problem.retry_after = retry_after;
+        if problem.code.is_empty() {
+            problem.code = "not_a_problem".to_owned();
+            problem.detail = format!("the server answered {status}");
         }
-        Answer::read(&bytes).map_err(|source| ClientError::Unintelligible {
-            status: status.as_u16(),
-            source,
-        })
+        Err(ClientError::Refused(Box::new(problem)))
+    }
+
+    /// Reads the whole of an answer.
+    async fn read(&self, body: Incoming) -> Result<Bytes, ClientError> {
+        match Limited::new(body, ANSWER_MAX_BYTES).collect().await {
+            Ok(collected) => Ok(collected.to_bytes()),
+            Err(error) => Err(self.broken(error)),
+        }
     }
 
     fn broken(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
@@ -897,7 +915,7 @@ pub struct NewTimer {
 }
 
 impl NewTimer {
-    fn to_json(&self) -> String {
+    pub(crate) fn to_json(&self) -> String {
         let place = match &self.endpoint {
             // As the queue says.
             None if self.url.is_empty() => json!({}),
@@ -1841,7 +1859,7 @@ impl ClientError {
 /// A refusal: RFC 9457 with our own members.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Deserialize, thiserror::Error)]
 #[serde(default)]
-#[error("{detail} ({code}){}", self.faults())]
+#[error("{}{detail} ({code}){}", self.operation(), self.faults())]
 pub struct Problem {
     /// The status of the answer.
     pub status: u16,
@@ -1855,12 +1873,19 @@ pub struct Problem {
     pub revision: Option<u64>,
     /// Which fields are at fault.
     pub errors: Vec<FieldError>,
+    /// The operation of an atomic batch that was refused, counted from 0.
+    pub item: Option<u64>,
     /// When to ask again.
     #[serde(skip)]
     pub retry_after: Option<Duration>,
 }
 
 impl Problem {
+    fn operation(&self) -> String {
+        let named = |item| format!("operation {item}: ");
+        self.item.map(named).unwrap_or_default()
+    }
+
     fn faults(&self) -> String {
         let fault = |error: &FieldError| format!("; {}: {}", error.pointer, error.detail);
         // A single fault often repeats the detail.

@@ -35,6 +35,8 @@ pub(crate) struct Exchange {
     is_handed_over: AtomicBool,
     /// How many requests were begun.
     begun: AtomicU64,
+    /// A request goes on as long as either side has bytes of the other.
+    is_streaming: AtomicBool,
     /// A head that was refused: which of them stands for it, and why.
     refused: OnceLock<(u64, Fault)>,
 }
@@ -46,6 +48,7 @@ impl Exchange {
             lingers: Lingers::default(),
             is_handed_over: AtomicBool::new(false),
             begun: AtomicU64::new(0),
+            is_streaming: AtomicBool::new(false),
             refused: OnceLock::new(),
         })
     }
@@ -58,6 +61,10 @@ impl Exchange {
         &self.lingers
     }
 
+    pub(crate) fn is_streaming(&self) -> bool {
+        self.is_streaming.load(Ordering::Relaxed)
+    }
+
     /// Begins a request. What is wrong with the head that it stands for, if that was refused.
     pub(crate) fn begin(&self) -> Option<Fault> {
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
@@ -65,6 +72,38 @@ impl Exchange {
         refused
             .filter(|(refused, _)| *refused == number)
             .map(|(_, fault)| *fault)
+    }
+}
+
+/// By which a request says that it is answered while it is read.
+#[derive(Clone)]
+pub(crate) struct Streaming(Arc<Exchange>);
+
+impl Streaming {
+    pub(crate) const fn new(exchange: Arc<Exchange>) -> Self {
+        Self(exchange)
+    }
+
+    /// Begins such a request. It lasts until what this returns is dropped.
+    pub(crate) fn begin(&self) -> Streams {
+        self.0.is_streaming.store(true, Ordering::Relaxed);
+        Streams(Arc::clone(&self.0))
+    }
+}
+
+/// A request that is answered while it is read: a caller that sends, and reads nothing meanwhile, is not late.
+pub(crate) struct Streams(Arc<Exchange>);
+
+impl Streams {
+    /// The body of the request will not be read to its end.
+    pub(crate) fn lingers(&self) {
+        self.0.lingers.set();
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        self.0.is_streaming.store(false, Ordering::Relaxed);
     }
 }
 

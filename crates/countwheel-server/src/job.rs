@@ -84,6 +84,7 @@ impl Inherits {
             timeout: None,
         };
         Some((inherits, has(3)))
+    }
 }
 
 /// A due time that was drawn.
@@ -154,7 +155,9 @@ impl Extras {
         let tags = tags.cloned().map(Extra::Tags);
         let inherits = self.inherits.to_spread(leaves_timeout).map(Extra::Spread);
         // Of two spreads, an earlier program believes the last.
-        let extras = [inherits, trace, spread, serial_key, priority, adaptive, tags];
+        let extras = [
+            inherits, trace, spread, serial_key, priority, adaptive, tags,
+        ];
         extras.into_iter().flatten().collect()
     }
 
@@ -378,7 +381,7 @@ impl Job {
         }
         let extras = payload.strip_prefix(&[WITH_EXTRAS]);
         let list = extras.and_then(|encoded| postcard::take_from_bytes::<Vec<Extra>>(encoded).ok());
-        let tags = list.map(|(list, _)| Extras::of_list(list).tags);
+        let tags = list.map(|(list, _)| Extras::of_list(list).0.tags);
         let tags = tags.unwrap_or_default();
         wanted.iter().all(|tag| tags.contains(tag))
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use countwheel_durable::{Answer, Config, Record};
 
-use crate::api::TESTS_MAX;
 use crate::api::idempotency::KEPT_FOR;
+use crate::api::{TESTS_MAX, batch};
 use crate::resources::{blocked, breaker, failing, flows, queue};
 use crate::{answered, deliver, pool, pull, traced};
 
@@ -26,6 +26,32 @@ fn constants() -> Vec<(&'static str, Vec<u64>)> {
     let bytes = |bytes: usize| u64::try_from(bytes).unwrap();
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap();
     vec![
+        ("operations of a batch", vec![batch::OPERATIONS_MAX]),
+        ("line of a batch", vec![bytes(batch::LINE_MAX_BYTES)]),
+        (
+            "operations of a batch that are under way",
+            vec![bytes(batch::WINDOW), bytes(batch::WINDOW_BYTES)],
+        ),
+        (
+            "result that waits for its reader",
+            vec![bytes(batch::RESULT_BYTES)],
+        ),
+        (
+            "what refusals say that wait for their reader",
+            vec![bytes(batch::TEXTS_MAX)],
+        ),
+        (
+            "time without a byte in either direction",
+            vec![millis(batch::PROGRESS)],
+        ),
+        (
+            "operations of an atomic batch",
+            vec![bytes(batch::ATOMIC_MAX)],
+        ),
+        (
+            "length of an atomic batch",
+            vec![bytes(batch::ATOMIC_MAX_BYTES)],
+        ),
         (
             "body of an answer that is read",
             vec![bytes(deliver::ANSWER_MAX_BYTES)],
@@ -158,10 +184,8 @@ fn amounts(cell: &str) -> Vec<u64> {
 #[test]
 fn the_page_has_the_numbers_of_the_program_and_no_others() {
     let mut constants = constants();
-    for row in ["## Of a delivery", "## Of what is stored"]
-        .into_iter()
-        .flat_map(rows)
-    {
+    let sections = ["## Of a batch", "## Of a delivery", "## Of what is stored"];
+    for row in sections.into_iter().flat_map(rows) {
         let [limit, is, _] = row[..] else {
             panic!("{row:?}");
         };

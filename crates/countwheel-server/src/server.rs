@@ -917,6 +917,7 @@ impl Service {
                 tracing::error!(%cause, "stopping: open the store again to go on");
             }
         }
+        app.stop_batches();
         leaser.close();
         let grace = self.grace;
         let stopping = timers.clone();

@@ -1,5 +1,6 @@
 //! The rows, a file for each.
 
+pub(crate) mod batch;
 pub(crate) mod deliveries;
 pub(crate) mod isolation;
 pub(crate) mod leases;
@@ -17,4 +18,6 @@ pub(crate) enum Row {
     Deliveries,
     /// Leases that workers ack a second
     Leases,
+    /// Sets in one batch
+    Batch,
 }

@@ -44,7 +44,7 @@ pub(crate) async fn measure(bench: &mut Bench) -> anyhow::Result<String> {
 }
 
 /// Sets a second on a fresh service, and how long a set took.
-async fn run(
+pub(crate) async fn run(
     bench: &Bench,
     candidate: Candidate,
     connections: usize,

@@ -19,9 +19,12 @@ impl Scheduler {
     /// Does all of `requests` in order, or nothing if one of them is refused.
     pub(super) fn answer_batch(
         &mut self,
-        requests: Vec<Request>,
+        mut requests: Vec<Request>,
         draft: &mut Draft<'_>,
     ) -> Result<Vec<Response>, BatchError> {
+        if planted!(BatchReversed) {
+            requests.reverse();
+        }
         let (stats, next_revision) = (self.stats.clone(), self.next_revision);
         let drains = self.drains.clone();
         self.put_off = Some(Vec::new());
@@ -38,7 +41,7 @@ impl Scheduler {
             match answer {
                 Ok(response) => responses.push(response),
                 Err(error) => {
-                    let index = Some(index);
+                    let index = Some(if planted!(BatchNamesFirst) { 0 } else { index });
                     refusal = Some(BatchError { index, error });
                     break;
                 }
@@ -56,6 +59,9 @@ impl Scheduler {
             return Err(refusal);
         }
         draft.keep();
+        if planted!(BatchReversed) {
+            responses.reverse();
+        }
         for put in put_off.into_iter().filter(|_| !planted!(BatchWakesNobody)) {
             match put {
                 Put::Off(clock, wake, queue) => self.take_off(clock, wake, &queue),

@@ -177,7 +177,7 @@ fn a_batch_with_too_much_payload_is_refused_though_it_only_moves_or_removes() {
 fn a_batch_that_is_too_large_is_refused_as_a_whole_and_an_empty_one_is_answered() {
     let handler = |_: &Attempt| Outcome::done();
     let config = Config {
-        max_batch: 4,
+        max_together: 4,
         ..Config::default()
     };
     let clock = Arc::new(SystemClock::new());

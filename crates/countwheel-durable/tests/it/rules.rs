@@ -179,6 +179,7 @@ fn once(missed: Missed) -> SetOptions {
     SetOptions {
         missed,
         recurrence: None,
+        ..SetOptions::default()
     }
 }
 
@@ -192,6 +193,7 @@ fn every_ten(missed: Missed, overlap: Overlap) -> SetOptions {
     SetOptions {
         missed,
         recurrence: Some(Box::new(recurrence)),
+        ..SetOptions::default()
     }
 }
 

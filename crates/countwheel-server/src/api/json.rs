@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::problem::Problem;
@@ -35,8 +35,8 @@ pub(crate) fn parse_named<'a>(what: &str, text: &'a [u8]) -> Result<&'a RawValue
 
 /// An object or an array around a position of [`scan`].
 enum Around<'a> {
-    /// The names seen in it, and the last of them.
-    Object(HashSet<Cow<'a, str>>, Cow<'a, str>),
+    /// The names seen in it, the last of them last.
+    Object(Names<'a>),
     /// How many elements are before the position.
     Array(usize),
 }
@@ -44,18 +44,47 @@ enum Around<'a> {
 impl<'a> Around<'a> {
     /// Notes a name, and says whether it was there before.
     fn has_twice(&mut self, name: Cow<'a, str>) -> bool {
-        let Self::Object(names, last) = self else {
-            return false;
+        match self {
+            Self::Object(names) => names.has_twice(name),
+            Self::Array(_) => false,
+        }
+    }
+}
+
+/// The names in an object, in their order.
+#[derive(Default)]
+struct Names<'a> {
+    all: Vec<Cow<'a, str>>,
+    /// Once there are many.
+    many: HashSet<Cow<'a, str>>,
+}
+
+impl<'a> Names<'a> {
+    /// So few are compared one by one.
+    const FEW: usize = 16;
+
+    fn has_twice(&mut self, name: Cow<'a, str>) -> bool {
+        if self.all.len() == Self::FEW {
+            self.many.extend(self.all.iter().cloned());
+        }
+        let is_there = if self.all.len() < Self::FEW {
+            self.all.contains(&name)
+        } else {
+            !self.many.insert(name.clone())
         };
-        last.clone_from(&name);
-        !names.insert(name)
+        self.all.push(name);
+        is_there
+    }
+
+    fn last(&self) -> &str {
+        self.all.last().map_or("", |name| name)
     }
 }
 
 /// The JSON pointer of where a scan is.
 fn pointer(around: &[Around<'_>]) -> String {
     let parts = around.iter().map(|around| match around {
-        Around::Object(_, name) => format!("/{}", escape(name)),
+        Around::Object(names) => format!("/{}", escape(names.last())),
         Around::Array(index) => format!("/{index}"),
     });
     parts.collect()
@@ -69,7 +98,7 @@ fn scan(what: &str, text: &str) -> Result<(), Problem> {
     while position < bytes.len() {
         match bytes[position] {
             b'[' => around.push(Around::Array(0)),
-            b'{' => around.push(Around::Object(HashSet::new(), Cow::Borrowed(""))),
+            b'{' => around.push(Around::Object(Names::default())),
             b']' | b'}' => {
                 around.pop();
             }
@@ -232,7 +261,7 @@ impl<'a> Field<'a> {
             members: members
                 .into_iter()
                 .map(|(name, value)| {
-                    let pointer = format!("{}/{}", self.pointer, escape(&name));
+                    let pointer = [self.pointer.as_str(), "/", &escape(&name)].concat();
                     let raw = value.get();
                     (name, Field { raw, pointer })
                 })
@@ -243,13 +272,17 @@ impl<'a> Field<'a> {
 }
 
 /// A name as part of a JSON pointer (RFC 6901).
-fn escape(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
+fn escape(name: &str) -> Cow<'_, str> {
+    if name.contains(['~', '/']) {
+        Cow::Owned(name.replace('~', "~0").replace('/', "~1"))
+    } else {
+        Cow::Borrowed(name)
+    }
 }
 
 /// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
 /// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 103] = [
+const KNOWN_NAMES: [&str; 106] = [
     "accept_loss",
     "action",
     "adaptive",
@@ -291,6 +324,8 @@ const KNOWN_NAMES: [&str; 103] = [
     "headers",
     "http",
     "id",
+    "if_match",
+    "if_none_match",
     "in",
     "increment",
     "items",
@@ -309,6 +344,7 @@ const KNOWN_NAMES: [&str; 103] = [
     "move",
     "name",
     "node",
+    "only",
     "op",
     "overlap",
     "path",
@@ -356,8 +392,9 @@ const KNOWN_NAMES: [&str; 103] = [
 ];
 
 /// An object whose members are taken one by one; what is left at the end is unknown.
+#[derive(Clone)]
 pub(crate) struct Object<'a> {
-    members: Vec<(String, Field<'a>)>,
+    members: Vec<(Cow<'a, str>, Field<'a>)>,
     pointer: String,
 }
 
@@ -424,7 +461,10 @@ impl<'a> Object<'a> {
 
     /// Every member that is left, by name.
     pub(crate) fn into_members(self) -> Vec<(String, Field<'a>)> {
-        self.members
+        let members = self.members.into_iter();
+        members
+            .map(|(name, field)| (name.into_owned(), field))
+            .collect()
     }
 
     /// Refuses if there is anything that was not taken.
@@ -438,7 +478,7 @@ impl<'a> Object<'a> {
     /// A refusal of a member that no object has, if there is one.
     pub(crate) fn unknown(&self) -> Option<Problem> {
         let mut left = self.members.iter();
-        let (name, field) = left.find(|(name, _)| !KNOWN_NAMES.contains(&name.as_str()))?;
+        let (name, field) = left.find(|(name, _)| !KNOWN_NAMES.contains(&name.as_ref()))?;
         Some(field.malformed(format!("the field {name:?} is unknown")))
     }
 
@@ -454,7 +494,34 @@ impl<'a> Object<'a> {
     }
 }
 
-struct Members<'a>(Vec<(String, &'a RawValue)>);
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+/// A name, as it stands if it has no escape.
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Name<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(NameVisitor)
+    }
+}
+
+struct NameVisitor;
+
+impl<'de> Visitor<'de> for NameVisitor {
+    type Value = Name<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a name")
+    }
+
+    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
+        Ok(Name(Cow::Borrowed(name)))
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok(Name(Cow::Owned(name.to_owned())))
+    }
+}
 
 struct MembersVisitor;
 
@@ -467,8 +534,8 @@ impl<'de> Visitor<'de> for MembersVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members = Vec::new();
-        while let Some(member) = map.next_entry()? {
-            members.push(member);
+        while let Some((Name(name), value)) = map.next_entry()? {
+            members.push((name, value));
         }
         Ok(Members(members))
     }

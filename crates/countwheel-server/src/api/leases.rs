@@ -363,27 +363,30 @@ impl HttpBody for Counted {
 }
 
 /// A lease as its worker names it.
-struct Item {
+pub(super) struct Item {
     name: TimerName,
     token: LeaseToken,
 }
 
-fn read_item(object: &mut Object<'_>) -> Result<Item, Problem> {
+pub(super) fn read_item(object: &mut Object<'_>) -> Result<Item, Problem> {
     let queue = object.require("queue")?;
     let key = object.require("key")?;
     let token = object.require("token")?;
+    let name = read_name(&queue, &key)?;
+    let read: Result<LeaseToken, _> = token.text()?.parse();
+    let token = read.map_err(|error| invalid(&token, error.to_string()))?;
+    Ok(Item { name, token })
+}
+
+/// The timer that two fields name.
+pub(super) fn read_name(queue: &Field<'_>, key: &Field<'_>) -> Result<TimerName, Problem> {
     let named = QueueName::new(queue.text()?);
     let named = named.map_err(|error| Problem::from(error).at(queue.pointer()))?;
     let of_key = Key::new(key.text()?);
     let of_key = of_key.map_err(|error| Problem::from(error).at(key.pointer()))?;
-    let read: Result<LeaseToken, _> = token.text()?.parse();
-    let read = read.map_err(|error| invalid(&token, error.to_string()))?;
-    Ok(Item {
-        name: TimerName {
-            queue: named,
-            key: of_key,
-        },
-        token: read,
+    Ok(TimerName {
+        queue: named,
+        key: of_key,
     })
 }
 
@@ -527,7 +530,7 @@ impl ResultBody {
 }
 
 /// A lease of a timer that is gone is lost as well.
-fn lost(error: TimerError) -> Problem {
+pub(super) fn lost(error: TimerError) -> Problem {
     match error {
         TimerError::NotFound => Problem::new(
             Code::LeaseLost,
@@ -581,14 +584,15 @@ pub(super) async fn ack(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let items = items(&app, request, read_item).await?;
-    let settle = |item: Item| {
-        let outcome = Outcome::new(Verdict::Done, "acked");
-        settle_request(item, outcome)
-    };
-    settle_all(&app, items, settle).await
+    settle_all(&app, items, |item: Item| settle_request(item, acked())).await
 }
 
-fn settle_request(item: Item, outcome: Outcome) -> (TimerName, durable::Request) {
+/// The outcome of an ack.
+pub(super) fn acked() -> Outcome {
+    Outcome::new(Verdict::Done, "acked")
+}
+
+pub(super) fn settle_request(item: Item, outcome: Outcome) -> (TimerName, durable::Request) {
     let name = item.name.clone();
     let request = durable::Request::Settle {
         name: item.name,
@@ -606,7 +610,7 @@ pub(super) async fn nack(
     settle_all(&app, items, |(item, outcome)| settle_request(item, outcome)).await
 }
 
-fn read_nack(object: &mut Object<'_>) -> Result<(Item, Outcome), Problem> {
+pub(super) fn read_nack(object: &mut Object<'_>) -> Result<(Item, Outcome), Problem> {
     let item = read_item(object)?;
     let (delay, dead) = (object.take("in"), object.take("dead"));
     let detail = object.take("detail");

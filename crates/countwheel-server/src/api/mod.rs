@@ -1,5 +1,6 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
+pub(crate) mod batch;
 mod cluster;
 mod drain;
 pub(crate) mod endpoints;
@@ -47,7 +48,7 @@ use countwheel_time::Clock;
 use parking_lot::Mutex;
 use serde::Serialize;
 use subtle::ConstantTimeEq;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, oneshot, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use self::idempotency::Posts;
@@ -159,6 +160,8 @@ pub struct App {
     tests: Semaphore,
     /// What POSTs with an idempotency key need.
     posts: Posts,
+    /// Whether the service stops: then batches end.
+    stopping: watch::Sender<bool>,
     /// What of the answers of targets is kept, and shown.
     keep_answers: KeepAnswers,
     next_request: AtomicU64,
@@ -250,6 +253,7 @@ impl App {
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
             posts: Posts::default(),
+            stopping: watch::Sender::new(false),
             keep_answers: KeepAnswers::default(),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
@@ -276,6 +280,26 @@ impl App {
     pub(crate) fn with_moves(mut self, moves: Option<Arc<Moves>>) -> Self {
         self.moves = moves;
         self
+    }
+
+    /// What moves the timers into a database, if anything may.
+    pub(crate) fn moves(&self) -> Option<&Arc<Moves>> {
+        self.moves.as_ref()
+    }
+
+    /// Of a service on a database, how long an answer may take.
+    pub(crate) fn answers_within(&self) -> Option<Duration> {
+        self.answers_within
+    }
+
+    /// Whether the service stops.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.stopping.subscribe()
+    }
+
+    /// The service stops: batches read nothing more, and later ones are refused.
+    pub(crate) fn stop_batches(&self) {
+        self.stopping.send_replace(true);
     }
 
     /// What cannot be read or done, while everything else goes on.
@@ -572,6 +596,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/queues/{queue}/timers/{key}", timer)
         .route("/v1/jobs", get(jobs::list).post(jobs::begin))
         .route("/v1/jobs/{id}", get(jobs::get).post(jobs::cancel))
+        .route("/v1/batch", post(batch::batch))
         .route("/v1/leases", post(leases::of_queues))
         .route("/v1/leases:ack", post(leases::ack))
         .route("/v1/leases:nack", post(leases::nack))

@@ -27,6 +27,7 @@ pub(crate) struct Problem {
     ceiling: Option<Box<Value>>,
     /// Of a lease that was asked about: of which timer, and who has it.
     lease: Option<Box<Map<String, Value>>>,
+    item: Option<u16>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -208,7 +209,34 @@ impl Problem {
             purge: None,
             ceiling: None,
             lease: None,
+            item: None,
         }
+    }
+
+    /// The same with the operation of a batch that it is about, counted from 0.
+    pub(crate) fn of_item(mut self, item: usize) -> Self {
+        self.item = u16::try_from(item).ok();
+        self
+    }
+
+    /// What a line of a batch says of it.
+    pub(crate) fn line(&self) -> impl Serialize + '_ {
+        let (code, _, _) = self.code.parts();
+        LineBody {
+            code,
+            detail: &self.detail,
+            state: self.state,
+            revision: self.revision,
+            ceiling: self.ceiling.as_deref(),
+            errors: self.errors(),
+            lease: self.lease.as_deref(),
+        }
+    }
+
+    fn errors(&self) -> Option<[FieldError<'_>; 1]> {
+        let pointer = self.pointer.as_deref()?;
+        let detail = &self.detail;
+        Some([FieldError { pointer, detail }])
     }
 
     /// The same with the ceiling that forbids the request.
@@ -274,6 +302,22 @@ impl Problem {
 }
 
 #[derive(Serialize)]
+struct LineBody<'a> {
+    code: &'a str,
+    detail: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<Revision>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ceiling: Option<&'a Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<[FieldError<'a>; 1]>,
+    #[serde(flatten)]
+    lease: Option<&'a Map<String, Value>>,
+}
+
+#[derive(Serialize)]
 struct Body<'a> {
     r#type: String,
     title: &'a str,
@@ -288,6 +332,9 @@ struct Body<'a> {
     purge: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ceiling: Option<&'a Value>,
+    /// Of an atomic batch, the operation that is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    item: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<[FieldError<'a>; 1]>,
     #[serde(flatten)]
@@ -314,12 +361,8 @@ impl IntoResponse for Problem {
             purge: self.purge.as_deref(),
             ceiling: self.ceiling.as_deref(),
             lease: self.lease.as_deref(),
-            errors: self.pointer.as_deref().map(|pointer| {
-                [FieldError {
-                    pointer,
-                    detail: &self.detail,
-                }]
-            }),
+            item: self.item,
+            errors: self.errors(),
         };
         let mut response = super::answer(status, &body);
         let headers = response.headers_mut();

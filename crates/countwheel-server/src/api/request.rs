@@ -425,7 +425,7 @@ fn longest_body(app: &App, known: &Resources, queue: &QueueName) -> usize {
 }
 
 async fn json_body_within(app: &App, request: Request<Body>, most: usize) -> Result<Held, Problem> {
-    let is_json = only(request.headers(), &header::CONTENT_TYPE)?.is_some_and(is_json);
+    let is_json = has_type(request.headers(), "application/json")?;
     let bytes = body_within(app, request, most).await?;
     if !is_json {
         return Err(Problem::new(
@@ -570,10 +570,21 @@ fn too_large(most: usize) -> Problem {
     Problem::new(Code::TooLarge, detail)
 }
 
+/// Whether a request has a body of this media type, in UTF-8 if it says in what.
+pub(crate) fn has_type(headers: &HeaderMap, media_type: &str) -> Result<bool, Problem> {
+    let is = |content_type| is_type(content_type, media_type);
+    Ok(only(headers, &header::CONTENT_TYPE)?.is_some_and(is))
+}
+
 /// `application/json`, in UTF-8 if it says in what.
+#[cfg(test)]
 fn is_json(content_type: &str) -> bool {
+    is_type(content_type, "application/json")
+}
+
+fn is_type(content_type: &str, media_type: &str) -> bool {
     let (essence, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
-    essence.trim().eq_ignore_ascii_case("application/json")
+    essence.trim().eq_ignore_ascii_case(media_type)
         && parameters
             .split(';')
             .map(str::trim)

@@ -102,28 +102,14 @@ pub(super) async fn set(
     let condition = precondition(request.headers(), Honoured::Both)?;
     let trace = TraceContext::of(request.headers());
     let body = json_body_for(&app, &name.queue, request).await?;
-    let NewTimer {
-        due,
-        policy,
-        mut job,
-        options,
-    } = read_known(&app, &body, &name.queue, app.tagged(&name.key)).await?;
+    let object = Field::root(json::parse(&body)?).object()?;
+    let timer = read_known(&app, object, &name.queue, app.tagged(&name.key)).await?;
     // What is made of a long body takes its place.
     let _share = body.into_share();
-    job.extras.trace = trace;
-    let payload = job.encode();
-    drop(job);
-    let request = |precondition| durable::Request::Set {
-        name: name.clone(),
-        due,
-        policy,
-        payload,
-        precondition,
-        options,
-    };
+    let request = timer.request(name.clone(), trace);
     let set = match condition {
-        Condition::Engine(precondition) => app.ask(request(precondition)).await?,
-        Condition::Exists => replace(&app, request).await?,
+        Condition::Engine(precondition) => app.ask(request.with(precondition)).await?,
+        Condition::Exists => replace(&app, &request).await?,
     };
     Ok(was_set(&name, set))
 }
@@ -139,7 +125,8 @@ pub(super) async fn post(
     let asked_as = idempotency::key_of(request.headers())?;
     let trace = TraceContext::of(request.headers());
     let body = json_body_for(&app, &queue, request).await?;
-    let new = match read_known(&app, &body, &queue, None).await {
+    let object = Field::root(json::parse(&body)?).object()?;
+    let new = match read_known(&app, object, &queue, None).await {
         Ok(new) => new,
         // What was right once may be wrong by now, such as an endpoint that is gone.
         Err(problem) => {
@@ -150,13 +137,7 @@ pub(super) async fn post(
             return before.ok_or(problem);
         }
     };
-    let NewTimer {
-        due,
-        policy,
-        mut job,
-        options,
-    } = new;
-    let serial_key = job.extras.serial_key.as_deref();
+    let serial_key = new.job.extras.serial_key.as_deref();
     let receipt = match &asked_as {
         Some(key) => Some(idempotency::receipt(&app, &queue, serial_key, key, &body).await?),
         None => None,
@@ -174,21 +155,9 @@ pub(super) async fn post(
     };
     // What is made of a long body takes its place.
     let _share = body.into_share();
-    job.extras.trace = trace;
-    let payload = job.encode();
-    drop(job);
-    let request = durable::Request::Set {
-        name: name.clone(),
-        due,
-        policy,
-        payload,
-        precondition: Precondition::Absent,
-        options: SetOptions {
-            receipt: receipt.map(Box::new),
-            ..options
-        },
-    };
-    match app.ask(request).await {
+    let mut request = new.request(name.clone(), trace);
+    request.options.receipt = receipt.map(Box::new);
+    match app.ask(request.with(Precondition::Absent)).await {
         Ok(set) => Ok(was_posted(&name, set)),
         // The receipt is over, and the timer is not.
         Err(TimerError::Exists { state }) => {
@@ -290,13 +259,10 @@ fn was_set(name: &durable::TimerName, set: durable::Set) -> Response {
 
 /// Sets a timer if there is one of its name. The engine compares revisions, and a refusal says which
 /// one is current: with that one it is tried again.
-async fn replace(
-    app: &App,
-    request: impl FnOnce(Precondition) -> durable::Request + Clone,
-) -> Result<durable::Set, Problem> {
+pub(super) async fn replace(app: &App, request: &SetRequest) -> Result<durable::Set, Problem> {
     let mut revision = NO_REVISION;
     for _ in 0..TRIES {
-        let request = request.clone()(Precondition::Revision(revision));
+        let request = request.clone().with(Precondition::Revision(revision));
         match app.ask(request).await {
             Err(TimerError::Changed { current }) => revision = current,
             answer => return Ok(answer?),
@@ -313,10 +279,10 @@ pub(super) fn tagged(mut response: Response, revision: Revision) -> Response {
     response
 }
 
-/// Reads the body of a set. Its place may be one that another node of the cluster has put a moment ago.
-async fn read_known(
+/// Reads the fields of a set. Its place may be one that another node of the cluster has put a moment ago.
+pub(super) async fn read_known(
     app: &App,
-    body: &[u8],
+    object: Object<'_>,
     queue: &QueueName,
     key: Option<&Key>,
 ) -> Result<NewTimer, Problem> {
@@ -327,26 +293,73 @@ async fn read_known(
         ceilings: app.catalogue().ceilings(),
         now: app.clock.timestamp(),
     };
-    match read_set(body, &here, &known, of) {
-        Err(problem)
-            if app.cluster().is_some()
-                && matches!(
-                    problem.pointer(),
-                    Some("/target" | "/target/endpoint" | "/target/url" | "/serial_key" | "/key")
-                ) =>
+    let again = app.cluster().is_some().then(|| object.clone());
+    match (read_set(object, &here, &known, of), again) {
+        (Err(problem), Some(object))
+            if matches!(
+                problem.pointer(),
+                Some("/target" | "/target/endpoint" | "/target/url" | "/serial_key" | "/key")
+            ) =>
         {
-            read_set(body, &here, &*app.look().await?, of)
+            read_set(object, &here, &*app.look().await?, of)
         }
-        read => read,
+        (read, _) => read,
     }
 }
 
-/// What the body of a set asks for.
-struct NewTimer {
+/// What the fields of a set ask for.
+pub(super) struct NewTimer {
     due: Due,
     policy: RetryPolicy,
     job: Job,
     options: SetOptions,
+}
+
+impl NewTimer {
+    /// What sets it.
+    pub(super) fn request(
+        self,
+        name: durable::TimerName,
+        trace: Option<TraceContext>,
+    ) -> SetRequest {
+        let Self {
+            due,
+            policy,
+            mut job,
+            options,
+        } = self;
+        job.extras.trace = trace;
+        SetRequest {
+            name,
+            due,
+            policy,
+            payload: job.encode(),
+            options,
+        }
+    }
+}
+
+/// A request that sets a timer, but for its precondition.
+#[derive(Clone)]
+pub(super) struct SetRequest {
+    name: durable::TimerName,
+    due: Due,
+    policy: RetryPolicy,
+    payload: Vec<u8>,
+    options: SetOptions,
+}
+
+impl SetRequest {
+    pub(super) fn with(self, precondition: Precondition) -> durable::Request {
+        durable::Request::Set {
+            name: self.name,
+            due: self.due,
+            policy: self.policy,
+            payload: self.payload,
+            precondition,
+            options: self.options,
+        }
+    }
 }
 
 /// What a set depends on beside what is stored.
@@ -358,12 +371,11 @@ struct Here<'a> {
 
 /// `key` is that of the timer where tags decide about shards.
 fn read_set(
-    body: &[u8],
+    mut object: Object<'_>,
     here: &Here<'_>,
     known: &Resources,
     (queue, key): (&QueueName, Option<&Key>),
 ) -> Result<NewTimer, Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let (says_missed, says_overlap) = (object.has("missed"), object.has("overlap"));
     let spread = object.take("spread");
@@ -1047,20 +1059,24 @@ pub(super) async fn shift(
     Query::of(request.uri(), &[])?;
     let precondition = precondition(request.headers(), Honoured::IfMatch)?.of_existing();
     let body = json_body(&app, request).await?;
-    let mut object = Field::root(json::parse(&body)?).object()?;
-    let (kind, field) = object.one_of(&["in", "at", "by"])?;
-    object.finish()?;
-    let shift = match kind {
-        "in" => Shift::To(due_in(&field)?),
-        "at" => Shift::To(due_at(&field)?),
-        _ => shift_by(&field)?,
-    };
+    let shift = read_shift(Field::root(json::parse(&body)?).object()?)?;
     let request = durable::Request::Move {
         name,
         shift,
         precondition,
     };
     moved(&app, StatusCode::OK, request).await
+}
+
+/// How far a move takes a deadline: the only fields of `object`.
+pub(super) fn read_shift(mut object: Object<'_>) -> Result<Shift, Problem> {
+    let (kind, field) = object.one_of(&["in", "at", "by"])?;
+    object.finish()?;
+    match kind {
+        "in" => Ok(Shift::To(due_in(&field)?)),
+        "at" => Ok(Shift::To(due_at(&field)?)),
+        _ => shift_by(&field),
+    }
 }
 
 /// Fire, revive or resend.
@@ -1247,14 +1263,24 @@ pub(super) async fn remove(
         only_pending: only_pending.is_some(),
     };
     let was: Was = ask_about(&app, request).await?;
-    let (was, due, attempt) = match was {
-        Was::Pending { due } => ("pending", Some(format_time(due)), None),
-        Was::Delivering { attempt } if is_pulled => (LEASED, None, Some(attempt)),
-        Was::Delivering { attempt } => ("delivering", None, Some(attempt)),
-        Was::Dead => ("dead", None, None),
-        Was::Unreadable => ("unreadable", None, None),
+    let (due, attempt) = match was {
+        Was::Pending { due } => (Some(format_time(due)), None),
+        Was::Delivering { attempt } => (None, Some(attempt)),
+        Was::Dead | Was::Unreadable => (None, None),
     };
+    let was = was_word(was, is_pulled);
     Ok(answer(StatusCode::OK, &Answer { was, due, attempt }))
+}
+
+/// What a removed timer was doing. Those of a queue that is pulled are leased and not delivered.
+pub(super) const fn was_word(was: Was, is_pulled: bool) -> &'static str {
+    match was {
+        Was::Pending { .. } => "pending",
+        Was::Delivering { .. } if is_pulled => LEASED,
+        Was::Delivering { .. } => "delivering",
+        Was::Dead => "dead",
+        Was::Unreadable => "unreadable",
+    }
 }
 
 pub(super) async fn get(
@@ -1830,7 +1856,8 @@ mod tests {
                 ceilings: &Ceilings::default(),
                 now: Timestamp::EPOCH,
             };
-            let set = read_set(body, &here, &known, (&queue, None));
+            let object = Field::root(json::parse(body).unwrap()).object().unwrap();
+            let set = read_set(object, &here, &known, (&queue, None));
             set.unwrap().job
         };
         let body = br#"{"in":0,"target":{"url":"http://x/"},"body": {"n": 1.000, "e":1e400} }"#;

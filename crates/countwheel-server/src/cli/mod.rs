@@ -5,6 +5,7 @@
 //! or `import` was interrupted.
 
 mod arguments;
+mod batch;
 pub mod bulk;
 pub mod cluster;
 mod connection;
@@ -92,6 +93,8 @@ pub enum Command {
     Jobs(bulk::Jobs),
     /// Show, follow or cancel one bulk job
     Job(bulk::Job),
+    /// Do operations, one JSON object a line, and print their results
+    Batch(batch::Batch),
     /// Show how many timers each queue has
     Queues(queues::Queues),
     /// Put, show and remove endpoints: where deliveries go, by name
@@ -196,6 +199,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Bulk(bulk) => bulk.run(terminal).await,
         Command::Jobs(jobs) => jobs.run(terminal).await,
         Command::Job(job) => job.run(terminal).await,
+        Command::Batch(batch) => batch.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,
@@ -284,6 +288,10 @@ enum Failure {
         source: ClientError,
         set: u64,
     },
+    #[error("{source}; {answered} operations were answered, and of later ones it is not known")]
+    Batch { answered: u64, source: ClientError },
+    #[error("the server ended the batch after {answered} operations: {reason}")]
+    Cut { answered: u64, reason: String },
     /// By Ctrl-C.
     #[error("interrupted: {0}")]
     Interrupted(String),
@@ -337,7 +345,10 @@ impl Failure {
             Self::Usage(_) | Self::Trace { .. } | Self::Line { .. } | Self::File { .. } => {
                 Exit::NotFound
             }
-            Self::Client(error) | Self::Import { source: error, .. } => exit_of(error),
+            Self::Client(error)
+            | Self::Import { source: error, .. }
+            | Self::Batch { source: error, .. } => exit_of(error),
+            Self::Cut { .. } => Exit::Unreachable,
             Self::Output(_)
             | Self::Removed { .. }
             | Self::NoOutput

@@ -88,6 +88,11 @@ impl Gate {
         }
     }
 
+    /// Whether requests are answered here.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state.lock().way, Way::Open)
+    }
+
     /// From now on requests wait.
     pub(crate) fn close(&self) {
         self.state.lock().way = Way::Closed;

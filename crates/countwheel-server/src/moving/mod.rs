@@ -23,7 +23,7 @@ use countwheel_postgres::{PostgresError, PostgresOptions};
 use countwheel_time::Clock;
 use parking_lot::Mutex;
 
-pub(crate) use self::gate::{Gate, Passed};
+pub(crate) use self::gate::{Gate, Passed, Within};
 use self::mover::Mover;
 pub(crate) use self::tap::Tapped;
 

@@ -38,6 +38,8 @@ fn flights(number: u64) -> Vec<Flight> {
 
 fn replay(stub: &Stub, concurrency: usize) -> Replay {
     Replay {
+        // The stub answers requests one by one.
+        batches: false,
         client: Client::new(&stub.url, None).unwrap(),
         queue: "default".to_owned(),
         target: None,

@@ -96,6 +96,7 @@ impl ReplayFile {
         let clock = terminal.clock;
         let start = clock.timestamp();
         let replay = Replay {
+            batches: true,
             target: self.target.clone(),
             echo,
             client,

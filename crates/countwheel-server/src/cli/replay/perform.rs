@@ -12,10 +12,14 @@ use countwheel_durable::{Due, Precondition, Revision, StateKind};
 use countwheel_time::{Clock, Instant, SystemClock, Timestamp};
 use hyper::Method;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::plan::{Action, Operation, OperationKind};
 use super::run::Replay;
-use crate::client::{ClientError, NewTimer, Timer};
+use crate::client::batch::Pipe;
+use crate::client::{Answer, ClientError, NewTimer, Timer, TimerMoved, TimerRemoved, TimerSet};
+use crate::time::format_time;
 use crate::trace::{LINE_HEADER, RUN_HEADER, TracedTimer};
 
 /// The first pause before an operation is asked again, and the longest.
@@ -85,6 +89,8 @@ pub enum OperationResult {
 pub(super) struct Shared {
     pub(super) replay: Replay,
     pub(super) clock: SystemClock,
+    /// Where operations go first, unless each is to be a request.
+    pub(super) pipe: Option<Pipe>,
     /// How often any operation was asked again.
     pub(super) retries: AtomicU64,
 }
@@ -182,6 +188,7 @@ pub(super) async fn perform(
     };
     let mut asking = Asking {
         replay: &shared.replay,
+        pipe: shared.pipe.as_ref(),
         queue,
         key: operation.key.as_str(),
         line: operation.line.to_string(),
@@ -274,6 +281,7 @@ impl Replay {
 /// What is known of an operation between its tries.
 struct Asking<'a> {
     replay: &'a Replay,
+    pipe: Option<&'a Pipe>,
     queue: &'a str,
     key: &'a str,
     /// The number of its line, as the header has it.
@@ -298,13 +306,23 @@ impl Asking<'_> {
             }
         }
         let client = &self.replay.client;
-        let set = client.set(self.queue, self.key, timer, self.condition);
-        match set.await {
-            Ok(answer) => Ok(Settled {
-                id: Some(answer.value.id),
-                revision: Some(answer.value.revision),
-                due: Some(answer.value.due),
-                was: answer.value.replaced,
+        let single = || client.set(self.queue, self.key, timer, self.condition);
+        let line = || {
+            let condition = match self.condition {
+                Precondition::None => String::new(),
+                Precondition::Absent => r#","if_none_match":"*""#.to_owned(),
+                Precondition::Revision(revision) => format!(r#","if_match":{revision}"#),
+            };
+            let fields = timer.to_json();
+            let fields = fields.strip_prefix('{').unwrap_or_default();
+            self.line("set", &format!("{condition},{fields}"))
+        };
+        match self.ask::<TimerSet, _>(line, single).await {
+            Ok(set) => Ok(Settled {
+                id: Some(set.id),
+                revision: Some(set.revision),
+                due: Some(set.due),
+                was: set.replaced,
                 ..Settled::new(match self.condition {
                     Precondition::Absent => OperationResult::Ok,
                     _ => OperationResult::Replaced,
@@ -362,11 +380,12 @@ impl Asking<'_> {
 
     async fn ask_to_shift(&self, at: Timestamp) -> Result<Settled, Open> {
         let (client, due) = (&self.replay.client, Due::At(at));
-        let shifted = client.move_to(self.queue, self.key, due, Precondition::None);
-        match shifted.await {
-            Ok(answer) => Ok(Settled {
-                revision: Some(answer.value.revision),
-                due: Some(answer.value.due),
+        let single = || client.move_to(self.queue, self.key, due, Precondition::None);
+        let line = || self.line("move", &format!(r#","at":"{}"}}"#, format_time(at)));
+        match self.ask::<TimerMoved, _>(line, single).await {
+            Ok(moved) => Ok(Settled {
+                revision: Some(moved.revision),
+                due: Some(moved.due),
                 ..Settled::new(OperationResult::Ok)
             }),
             Err(error) => too_late(&error),
@@ -376,11 +395,12 @@ impl Asking<'_> {
     /// Removes the timer, or finds that it was removed, or that it fired before.
     async fn remove(&mut self) -> Result<Settled, Open> {
         let client = &self.replay.client;
-        let removed = client.remove(self.queue, self.key, false, Precondition::None);
-        match removed.await {
-            Ok(answer) => Ok(Settled {
-                was: answer.value.was,
-                due: answer.value.due,
+        let single = || client.remove(self.queue, self.key, false, Precondition::None);
+        let line = || self.line("remove", "}");
+        match self.ask::<TimerRemoved, _>(line, single).await {
+            Ok(removed) => Ok(Settled {
+                was: removed.was,
+                due: removed.due,
                 ..Settled::new(OperationResult::Ok)
             }),
             // Had it fired, it would be done, and known for a day.
@@ -389,6 +409,34 @@ impl Asking<'_> {
             }
             Err(error) => too_late(&error),
         }
+    }
+
+    /// The line of an operation, with the rest of its object.
+    fn line(&self, op: &str, rest: &str) -> String {
+        let text = |text: &str| Value::from(text).to_string();
+        let (queue, key) = (text(self.queue), text(self.key));
+        format!(r#"{{"op":"{op}","queue":{queue},"key":{key}{rest}"#)
+    }
+
+    /// Asks by way of the pipe, or else by a request.
+    async fn ask<T, F>(
+        &self,
+        line: impl Fn() -> String,
+        single: impl Fn() -> F,
+    ) -> Result<T, ClientError>
+    where
+        T: DeserializeOwned,
+        F: Future<Output = Result<Answer<T>, ClientError>>,
+    {
+        if let Some(pipe) = self.pipe {
+            let line = line();
+            if pipe.takes(&line)
+                && let Some(value) = pipe.ask(line).await?
+            {
+                return Ok(value);
+            }
+        }
+        single().await.map(|answer| answer.value)
     }
 
     async fn look(&self) -> Result<Option<Timer>, Open> {

@@ -19,6 +19,7 @@ use super::perform::{Acknowledgement, Shared, perform};
 use super::plan::Operation;
 use super::report::{Report, Tally};
 use crate::client::Client;
+use crate::client::batch::Pipe;
 
 /// How often an observer hears of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -36,6 +37,8 @@ pub struct Replay {
     pub echo: Option<String>,
     /// The replay's name: tells its timers from those of another.
     pub run: String,
+    /// Whether operations are sent as lines of batches, and not each as a request.
+    pub batches: bool,
     /// How many operations are under way at once, at most.
     pub concurrency: usize,
     /// When a timer is tried again whose line does not say.
@@ -115,6 +118,7 @@ impl Replay {
         let mut flow = Flow {
             concurrency: self.concurrency.max(1),
             shared: Arc::new(Shared {
+                pipe: self.batches.then(|| Pipe::new(self.client.clone())),
                 replay: self,
                 clock,
                 retries: AtomicU64::new(0),
