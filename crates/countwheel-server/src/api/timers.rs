@@ -1305,8 +1305,10 @@ pub(super) async fn get(
         let held_by = held_by(&record);
         let is_known = match has_already(&headers, record.revision) {
             Known::Nothing => false,
-            // What is held, and why, is no part of a revision.
-            Known::Revision => shows_its_revision(&record) && held_by.is_none(),
+            // What is held, and why, is no part of a revision, and neither is what others say of its rules.
+            Known::Revision => {
+                shows_its_revision(&record) && held_by.is_none() && view.has_own_rules(&record)
+            }
             Known::Anything => true,
         };
         let response = if is_known {
@@ -1420,6 +1422,12 @@ impl View {
     /// What is shown of the answers of targets.
     pub(crate) fn keep_answers(&self) -> KeepAnswers {
         self.keep
+    }
+
+    /// Whether a timer has named all of its rules.
+    fn has_own_rules(&self, record: &Record) -> bool {
+        let job = Job::decode(&record.payload).ok();
+        self.rules(record, job.as_ref()).from.is_empty()
     }
 
     /// The rules that hold for a timer now; `job` is what its payload is.

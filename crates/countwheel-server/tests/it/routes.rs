@@ -162,8 +162,10 @@ fn a_get_of_what_the_caller_has_is_answered_without_it() {
         client.send(method, &path, &[("if-none-match", tag)], b"")
     };
     assert_eq!(get(&mut client, "GET", "*").status, 404);
-    let made = set(&mut client, "k", r#""in":"1h""#);
-    assert_eq!(made["revision"], 1);
+    let named = json!({"in": "1h", "target": {"url": "http://127.0.0.1:9/", "timeout": "5s"},
+        "retry": {"fixed": "1s"}, "missed": "fire"});
+    let made = client.json("PUT", &path, &named.to_string());
+    assert_eq!(made.expect(201)["revision"], 1);
     for (method, tag) in [
         ("GET", "\"1\""),
         ("GET", "W/\"1\""),
@@ -180,6 +182,20 @@ fn a_get_of_what_the_caller_has_is_answered_without_it() {
     }
     client.json("PATCH", &path, r#"{"by":1}"#).expect(200);
     get(&mut client, "GET", "\"1\"").expect(200);
+
+    // A queue leaves the revision as it is, and changes what is seen of a timer that leaves rules to it.
+    for rule in ["retry", "missed"] {
+        let mut open = named.clone();
+        open.as_object_mut().unwrap().remove(rule);
+        let set = client.json("PUT", &path, &open.to_string()).expect(200);
+        let tag = format!("\"{}\"", set["revision"]);
+        let before = get(&mut client, "GET", &tag).expect(200);
+        let settings =
+            json!({rule: if rule == "retry" { json!({"fixed": "9s"}) } else { json!("collapse") }});
+        client.json("PUT", "/v1/queues/default", &settings.to_string());
+        assert_ne!(get(&mut client, "GET", &tag).expect(200), before);
+        assert_eq!(get(&mut client, "GET", "*").status, 304);
+    }
 
     // An attempt leaves the revision as it is, and there is more to see.
     let target = Target::answering("200 OK");
