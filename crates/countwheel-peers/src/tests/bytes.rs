@@ -6,8 +6,8 @@ use std::time::Duration;
 use countwheel_cluster::NodeId;
 use countwheel_durable::store::{QueueCounts, Shard};
 use countwheel_durable::{
-    Counted, Due, Precondition, QueueName, Request, Response, RetryPolicy, SetOptions, TimerError,
-    TimerName, Was,
+    BatchError, Counted, Due, Precondition, QueueName, Receipt, Request, Response, RetryPolicy,
+    Revision, Set, SetOptions, TimerError, TimerId, TimerName, Timestamp, Was,
 };
 use countwheel_time::Random;
 
@@ -90,6 +90,58 @@ fn what_is_answered_comes_over_as_it_is() {
         let frame = frame.finish();
         let read = frame::read_answers(&frame).unwrap().remove(0);
         assert_eq!((read.id, read.map), (7, 3));
+        let read = read.body.answer().expect("it is no refusal of the shard");
+        assert_eq!(format!("{read:?}"), format!("{answer:?}"));
+    }
+}
+
+/// Forms that are younger than the samples, whose bytes stay.
+#[test]
+fn a_set_with_a_receipt_and_what_is_answered_come_over_as_they_are() {
+    let receipt = Receipt {
+        key: [7; 16],
+        fingerprint: [8; 32],
+        keep: Duration::from_secs(86_400),
+    };
+    let set = Request::Set {
+        name: TimerName::new("orders", "a").unwrap(),
+        due: Due::In(Duration::from_secs(1)),
+        policy: RetryPolicy::default(),
+        payload: b"body".to_vec(),
+        precondition: Precondition::Absent,
+        options: SetOptions {
+            receipt: Some(Box::new(receipt)),
+            ..SetOptions::default()
+        },
+    };
+    let asked = [(vec![set], false)];
+    let read = frame::read_asks(frame_of(&asked)).unwrap();
+    let wire = read[0].what.wire().unwrap().remove(0);
+    assert_eq!(wire.request().unwrap(), asked[0].0[0]);
+
+    let set = Revision(9);
+    let replayed = Set {
+        id: TimerId { store: 5, set },
+        revision: set,
+        due: Timestamp::from_micros(1_700_000_000_000_000),
+        replaced: None,
+        replayed: true,
+    };
+    let refused = |error| {
+        let index = Some(0);
+        Err(BatchError { index, error })
+    };
+    for answer in [
+        Ok(vec![Response::Set(replayed)]),
+        refused(TimerError::ReceiptMismatch),
+        refused(TimerError::ReceiptPending),
+    ] {
+        let body = WireBody::of(&answer);
+        let (id, map) = (7, 3);
+        let mut frame = Writing::answers();
+        frame.answer(&frame::answer(&WireAnswer { id, map, body }));
+        let frame = frame.finish();
+        let read = frame::read_answers(&frame).unwrap().remove(0);
         let read = read.body.answer().expect("it is no refusal of the shard");
         assert_eq!(format!("{read:?}"), format!("{answer:?}"));
     }

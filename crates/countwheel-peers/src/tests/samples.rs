@@ -6,8 +6,8 @@ use std::time::Duration;
 use countwheel_durable::store::StoreError;
 use countwheel_durable::{
     BatchError, Configured, CronExpression, DrainMode, Due, Jitter, Missed, Moved, Overlap,
-    PolicyError, Precondition, Preset, QueueName, Receipt, Recurrence, RecurrenceError, Request,
-    Response, RetryPolicy, Revision, Schedule, Set, SetOptions, SettingError, SettingName,
+    PolicyError, Precondition, Preset, QueueName, Recurrence, RecurrenceError, Request, Response,
+    RetryPolicy, Revision, Schedule, Set, SetOptions, SettingError, SettingName,
     SettingPrecondition, SettingsVersion, Shift, StateKind, TimerError, TimerId, TimerName,
     Timestamp, UnknownZone, Was, Zone,
 };
@@ -108,14 +108,6 @@ fn recurrence(random: &mut Random) -> Recurrence {
     }
 }
 
-fn receipt(random: &mut Random) -> Receipt {
-    Receipt {
-        key: std::array::from_fn(|_| byte(random)),
-        fingerprint: std::array::from_fn(|_| byte(random)),
-        keep: span(random),
-    }
-}
-
 pub(super) fn request(random: &mut Random) -> Request {
     match random.below(6) {
         0 => {
@@ -132,7 +124,7 @@ pub(super) fn request(random: &mut Random) -> Request {
                 options: SetOptions {
                     missed,
                     recurrence,
-                    receipt: (random.below(2) == 0).then(|| Box::new(receipt(random))),
+                    receipt: None,
                 },
             }
         }
@@ -176,20 +168,7 @@ pub(super) fn request(random: &mut Random) -> Request {
 
 pub(super) fn response(random: &mut Random) -> Response {
     let state = [None, Some(StateKind::Pending), Some(StateKind::Dead)];
-    match random.below(5) {
-        4 => {
-            let set = Revision(random.draw());
-            Response::Set(Set {
-                id: TimerId {
-                    store: random.draw(),
-                    set,
-                },
-                revision: set,
-                due: time(random),
-                replaced: None,
-                replayed: true,
-            })
-        }
+    match random.below(4) {
         0 => Response::Set(Set {
             id: TimerId {
                 store: random.draw(),
@@ -233,8 +212,6 @@ pub(super) fn errors() -> Vec<TimerError> {
     };
     vec![
         TimerError::NotFound,
-        TimerError::ReceiptMismatch,
-        TimerError::ReceiptPending,
         TimerError::Gone { at },
         TimerError::Conflict { state },
         TimerError::Changed {
