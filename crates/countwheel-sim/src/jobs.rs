@@ -307,7 +307,7 @@ impl World {
             queue: QueueName::new(queue).map_err(|error| error.to_string())?,
             key: Key::new(format!(
                 "{}-{number}",
-                ["a", "b"][usize::from(number % 3 == 0)]
+                ["a", "b"][usize::from(number.is_multiple_of(3))]
             ))
             .map_err(|error| error.to_string())?,
         };
