@@ -28,10 +28,10 @@ const PATTERNS: [&str; 12] = [
 ];
 
 /// The groups of the durable promises, numbered in the same way.
-const DURABLE: [&str; 30] = [
+const DURABLE: [&str; 31] = [
     "NEV", "ACK", "UNK", "DLV", "ORD", "RMV", "REV", "RET", "DED", "REC", "FAR", "SUS", "FUL",
     "DMG", "DIR", "SNP", "SHD", "PGS", "FWD", "CNF", "RES", "DRN", "PUR", "JOB", "LIM", "LST",
-    "LAT", "HND", "WBH", "HTP",
+    "LAT", "HND", "WBH", "HTP", "BAT",
 ];
 
 /// No fewer promises are in that document.
