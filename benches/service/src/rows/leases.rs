@@ -21,6 +21,8 @@ const BATCH: usize = 256;
 const WORKERS: usize = 4;
 /// How many connections set, and how many a peer works on: it takes one job at a time.
 const CONNECTIONS: usize = 64;
+/// A peer that syncs each write has one timer of so many: each put and each delete waits for a sync of its own.
+const SYNCED_PART: usize = 50;
 /// The goal, in leases that are acked a second.
 const GOAL: f64 = 50_000.0;
 const RATE: &str = "leased and acked a second";
@@ -181,7 +183,10 @@ async fn work(mut caller: Caller) -> anyhow::Result<usize> {
 /// Reserved and deleted a second.
 async fn theirs(bench: &Bench, synced: Synced) -> anyhow::Result<f64> {
     let server = Beanstalkd::start(&bench.directory, synced).await?;
-    let count = bench.arguments.leases;
+    let count = match synced {
+        Synced::EachWrite => bench.arguments.leases.div_ceil(SYNCED_PART),
+        Synced::Never => bench.arguments.leases,
+    };
     let mut puts = JoinSet::new();
     for part in parts(count, CONNECTIONS) {
         let mut connection = server.connect().await?;

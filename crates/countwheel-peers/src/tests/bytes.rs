@@ -155,7 +155,7 @@ fn what_no_owner_has_done_is_said_to_be_so() {
         TimerError::ShardUnavailable { shard },
         TimerError::Closed,
     ] {
-        let answer = Err(countwheel_durable::BatchError { index: None, error });
+        let answer = Err(BatchError { index: None, error });
         assert!(WireBody::of(&answer).answer().is_none());
     }
     assert!(WireBody::Expired.answer().is_none());
@@ -208,12 +208,12 @@ fn bytes_are_those_of_version_1() {
     assert_eq!(hex(&frame_of(&asked)), GOLDEN_ASKS);
 
     let mut frame = Writing::answers();
-    let due = countwheel_time::Timestamp::from_micros(1_700_000_000_000_000);
+    let due = Timestamp::from_micros(1_700_000_000_000_000);
     for (id, answer) in [
         (1, Ok(vec![Response::Removed(Was::Pending { due })])),
         (
             2,
-            Err(countwheel_durable::BatchError {
+            Err(BatchError {
                 index: Some(4),
                 error: TimerError::NotFound,
             }),
@@ -227,7 +227,7 @@ fn bytes_are_those_of_version_1() {
     // Which number each error has: one in the middle would move those behind it.
     let mut written = Vec::new();
     for answer in samples::errors() {
-        let answer = Err(countwheel_durable::BatchError {
+        let answer = Err(BatchError {
             index: None,
             error: answer,
         });
