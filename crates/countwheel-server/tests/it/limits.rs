@@ -516,6 +516,28 @@ fn left_out(client: &mut Client, limit: &str) -> Option<String> {
             client.json("POST", "/v1/queues/q:cancel-purge", "{}");
             absent(&purge["purge"]["prefix"])
         }
+        "`prefix` of a job" | "`rate` of a job" => {
+            made(client, TIMER, &once);
+            let job = json!({"queue": "q", "action": "fire", "filter": {}, "dry_run": true});
+            let job = client.json("POST", "/v1/jobs", &job.to_string());
+            let job = job.expect(202);
+            match limit.starts_with("`rate`") {
+                true => absent(&job["rate"]),
+                false => absent(&job["filter"]["prefix"]),
+            }
+        }
+        "`tags`" => {
+            made(client, TIMER, &once);
+            absent(&client.get(TIMER).expect(200)["tags"])
+        }
+        "`Idempotency-Key`" => {
+            let posted = client.json("POST", "/v1/queues/q/timers", &once.to_string());
+            posted.expect(201);
+            match posted.header("idempotency-replayed") {
+                None => words("none"),
+                Some(_) => None,
+            }
+        }
         "attempts of a simulation" => {
             let body = json!({"retry": {"fixed": 1}}).to_string();
             let plan = client.json("POST", "/v1/simulate", &body).expect(200);
