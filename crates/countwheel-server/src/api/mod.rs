@@ -155,6 +155,8 @@ pub struct App {
     /// What makes the requests of tests of endpoints.
     tester: Option<HttpHandler>,
     tests: Semaphore,
+    /// Changes of queues and endpoints are checked and made one after the other.
+    changes: tokio::sync::Mutex<()>,
     /// What POSTs with an idempotency key need.
     posts: Posts,
     /// What of the answers of targets is kept, and shown.
@@ -247,6 +249,7 @@ impl App {
             leaser: None,
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
+            changes: tokio::sync::Mutex::default(),
             posts: Posts::default(),
             keep_answers: KeepAnswers::default(),
             next_request: AtomicU64::new(1),
@@ -340,8 +343,7 @@ impl App {
     /// Why a timer that is due waits, if something else than a lack of places holds it.
     fn held_by(&self, record: &Record) -> Option<String> {
         let flows = self.flows.as_ref()?;
-        let is_due = record.state == Standing::Pending && record.due <= self.clock.timestamp();
-        if !is_due {
+        if record.state != Standing::Pending || !self.timers.is_due(record) {
             return None;
         }
         let closed = flows.closed(&record.name, &record.payload);
