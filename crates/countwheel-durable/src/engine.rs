@@ -610,6 +610,11 @@ impl Engine {
         self.notes.due(now, has_changes, waits)
     }
 
+    /// Where the time line of delays stood when the boot clock was at zero.
+    pub(crate) fn line_zero(&self) -> Timestamp {
+        self.notes.origin().zero()
+    }
+
     fn now(&self) -> Now {
         self.notes.origin().now(&*self.clock)
     }

@@ -28,6 +28,8 @@ pub(crate) struct Running {
     pub(crate) changes: u64,
     /// When limits held it, and the runs before it that it came due with. Kept of a run that may be late alone.
     pub(crate) held: Vec<Span>,
+    /// So much later than its deadline the age of a timer begins, as its first attempt was held so long.
+    pub(crate) ageless: Duration,
 }
 
 impl Running {

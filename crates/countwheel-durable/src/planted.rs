@@ -90,6 +90,8 @@ bugs! {
     FlowTakesAll,
     /// Attempts of a flow start faster than its rate.
     FlowRateIgnored,
+    /// Each change of a flow's rate begins a burst.
+    FlowBurstAnew,
     /// The place of an attempt in its flow is not given back.
     FlowPlaceLeaks,
     /// What waits for a flow is not looked at when a place in it is free.
@@ -136,6 +138,8 @@ bugs! {
     FlowHeldCounts,
     /// An attempt that was not made has used up a step of the retry schedule.
     FlowHeldFails,
+    /// The time for which a first attempt was held uses up age.
+    HeldFirstAges,
     /// The time since an attempt was not made counts as late.
     FlowHeldIsLate,
     /// What was not made is not looked at when limits change.

@@ -81,6 +81,8 @@ pub(crate) struct Mailbox {
     pub(crate) inbox: Mutex<Inbox>,
     arrived: Condvar,
     pub(crate) stats: Mutex<Stats>,
+    /// Where the time line of delays stood when the boot clock was at zero.
+    pub(crate) line_zero: Timestamp,
 }
 
 pub(crate) struct Inbox {
@@ -139,6 +141,7 @@ impl Owned {
             }),
             arrived: Condvar::new(),
             stats: Mutex::new(engine.stats()),
+            line_zero: engine.line_zero(),
         });
         let woken = Arc::downgrade(&mailbox);
         engine.on_room(move || {

@@ -1122,14 +1122,18 @@ impl Scheduler {
         match taken {
             Ok(lease) => {
                 self.parked.look_at(&flows);
+                let (deadline, mut ageless) = (record.first_due, Duration::ZERO);
                 if record.failures > 0 {
                     record.first_due = counts_from;
+                } else if lease.is_none() && !planted!(HeldFirstAges) {
+                    (record.first_due, ageless) = (counts_from, parked);
                 }
                 let claim = Claim {
                     flows,
                     lease,
-                    is_asked_for,
+                    asked_for: is_asked_for.then_some(deadline),
                     since,
+                    ageless,
                 };
                 self.claim(record, claim, draft, starts);
                 Ok(Attended::Started)
@@ -1187,8 +1191,9 @@ impl Scheduler {
         let Claim {
             flows,
             lease,
-            is_asked_for,
+            asked_for,
             since,
+            ageless,
         } = claim;
         let clock = record.clock;
         let by = self.now.by(clock);
@@ -1222,7 +1227,7 @@ impl Scheduler {
             held,
             ended: None,
         });
-        let (due, deadline) = (record.due, record.first_due);
+        let due = record.due;
         if let Some(lease) = lease {
             self.lease_out(&mut record, lease);
         }
@@ -1232,7 +1237,7 @@ impl Scheduler {
             revision: record.revision,
             number: record.attempt,
             due,
-            deadline: if is_asked_for { deadline } else { due },
+            deadline: asked_for.unwrap_or(due),
             started: by,
             held,
             lease: lease.and(record.leased_until()),
@@ -1264,6 +1269,7 @@ impl Scheduler {
             boot,
             changes: self.member.budget().changes(),
             held: spans,
+            ageless,
         };
         self.in_flight.note(record.revision, running);
         self.suspects.started(record.revision, record.interruptions);
@@ -1460,9 +1466,12 @@ struct Claim {
     flows: Vec<Flow>,
     /// For how long it is leased, if it is.
     lease: Option<Duration>,
-    is_asked_for: bool,
+    /// The deadline that was asked for, of a first attempt.
+    asked_for: Option<Timestamp>,
     /// Since when it could not start, by the boot clock.
     since: Option<Timestamp>,
+    /// For how long a first attempt could not start for its flow: that uses up no age.
+    ageless: Duration,
 }
 
 /// Whether a request makes room, and is taken on a full disk.

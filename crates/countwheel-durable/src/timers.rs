@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use countwheel_time::{By, Clock, Timestamp};
+use countwheel_time::{By, Clock, Instant, Timestamp};
 use parking_lot::{Mutex, RwLock};
 
 use crate::elsewhere::Held;
@@ -27,10 +27,10 @@ use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
-    Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, Elsewhere, Engine, Flow,
-    FlowUse, Handler, Moved, Overview, Precondition, QueueName, QueueOverview, Receipt, Record,
-    Request, Response, RetryPolicy, Revision, Set, Settings, SettingsVersion, Shards, Shift, State,
-    StateKind, Stats, TimerError, TimerName, Trouble, Was, Zone,
+    Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, DueClock, Elsewhere,
+    Engine, Flow, FlowUse, Handler, Moved, Overview, Precondition, QueueName, QueueOverview,
+    Receipt, Record, Request, Response, RetryPolicy, Revision, Set, Settings, SettingsVersion,
+    Shards, Shift, State, StateKind, Stats, TimerError, TimerName, Trouble, Was, Zone,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -1667,6 +1667,39 @@ impl Timers {
         let owned = self.hub.owned.read();
         let owned = owned.get(&shard)?;
         Some(owned.mailbox.stats.lock().clone())
+    }
+
+    /// Whether the deadline of a record has come, by the clock of that deadline: a delay goes on through steps of the
+    /// wall clock. For a shard that this process does not work on, the wall clock says it.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// use std::time::Duration;
+    /// # use countwheel_durable::{Attempt, Config, Outcome, Timers};
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_time::ManualClock;
+    /// # let clock = Arc::new(ManualClock::new());
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// let timers = Timers::open(MemoryStore::new(1), handler, clock.clone(), Config::default())?;
+    /// timers.set("orders/1", Duration::from_secs(60), "")?;
+    /// let record = timers.get("orders/1")?.expect("it was set");
+    /// assert!(!timers.is_due(&record));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn is_due(&self, record: &Record) -> bool {
+        let hub = &*self.hub;
+        let clock = &hub.common.clock;
+        let shard = hub.shards.of(&record.name);
+        let zero = match record.clock {
+            DueClock::Wall => None,
+            DueClock::Boot => {
+                let owned = hub.owned.read();
+                owned.get(&shard).map(|owned| owned.mailbox.line_zero)
+            }
+        };
+        let passed = || clock.boot().saturating_since(Instant::ZERO);
+        record.due <= zero.map_or_else(|| clock.timestamp(), |zero| zero + passed())
     }
 
     /// How many timers one shard has in each state, whoever owns it. Reads the store; blocks.

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, response};
@@ -865,9 +865,18 @@ fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
             value.parse().unwrap_or(u64::from(u32::MAX)),
         ));
     }
-    let date = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
-    let micros = u64::try_from(date.as_microsecond()).unwrap_or(0);
-    Some(Timestamp::from_micros(micros).saturating_since(now))
+    let date = httpdate::parse_http_date(value).ok();
+    let date = date.map(|date| {
+        date.duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default()
+    });
+    // Some write the date as in a letter: with an offset, or in lower case.
+    let date = date.or_else(|| {
+        let date = jiff::fmt::rfc2822::parse(value).ok()?.timestamp();
+        let micros = u64::try_from(date.as_microsecond()).unwrap_or(0);
+        Some(Duration::from_micros(micros))
+    })?;
+    Some((Timestamp::EPOCH + date).saturating_since(now))
 }
 
 /// What callers see of a target that is refused, and of one to which no way leads: which of the
@@ -1320,6 +1329,12 @@ mod tests {
             (" 120 ", Some(120)),
             ("Sun, 06 Nov 1994 08:50:37 GMT", Some(60)),
             ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+            ("Sunday, 06-Nov-94 08:50:37 GMT", Some(60)),
+            ("Sun Nov  6 08:50:37 1994", Some(60)),
+            ("Sun, 06 Nov 1994 09:50:37 +0100", Some(60)),
+            ("sun, 06 nov 1994 08:50:37 gmt", Some(60)),
+            ("Sunday, 06-Nov-94 08:50:37", None),
+            ("Sun Nov  6 08:50:37", None),
             ("99999999999999999999", Some(u64::from(u32::MAX))),
             ("", None),
             ("-1", None),

@@ -605,7 +605,7 @@ async fn sweep(idle: Weak<Idle>) {
 fn is_usable(kept: &Kept, since: Instant) -> bool {
     let is_open = match kept {
         Kept::One(one) => !one.send.is_closed(),
-        Kept::Many(many) => many.is_usable(),
+        Kept::Many(many) => many.takes_any(),
     };
     is_open && since.elapsed() < IDLE
 }

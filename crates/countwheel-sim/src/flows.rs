@@ -25,9 +25,10 @@ use std::time::Duration;
 
 use countwheel_durable::store::{MemoryStore, Shard, Store};
 use countwheel_durable::{
-    Attempt, Budget, Config, Due, Effect, Engine, Event, Flow, FlowLimits, FlowRate, Flows, Key,
-    Missed, Outcome, Overlap, Precondition, QueueName, Record, Recurrence, Request, RetryPolicy,
-    Revision, Route, Schedule, SetOptions, Shift, State, Ticket, TimerId, TimerName, Verdict,
+    Attempt, Budget, Config, DeadReason, Due, Effect, Engine, Event, Flow, FlowLimits, FlowRate,
+    Flows, Key, Missed, Outcome, Overlap, Precondition, QueueName, Record, Recurrence, Request,
+    RetryPolicy, Revision, Route, Schedule, SetOptions, Shift, State, Ticket, TimerId, TimerName,
+    Verdict,
 };
 use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 use parking_lot::Mutex;
@@ -37,6 +38,9 @@ use crate::random::Random;
 
 /// How many turns may follow each other while no time passes, in turns an engine and timer.
 const RESTLESS: usize = 60;
+
+/// A failed attempt is made again after this time.
+const RETRY: Duration = Duration::from_millis(700);
 
 /// What was overdue at an opening starts at a rate: the next of it within this time.
 const CATCH_UP: Duration = Duration::from_millis(1);
@@ -195,6 +199,86 @@ fn flow(number: u8) -> Flow {
     Flow::new(format!("flow-{number}"))
 }
 
+/// What rounding of times does to an age.
+const ROUNDED_AGE: Duration = Duration::from_millis(1);
+/// What rounding of times does to the starts in a bucket.
+const EXACT: f64 = 1e-6;
+/// The same after many changes of the rate, each of which rounds.
+const ROUNDED: f64 = 0.01;
+
+/// How many starts are left of a burst, at the most and at the least. An engine looks at a changed rate when it looks at
+/// the flow next, and nobody sees when: since the last start that counted, the bucket has filled at one of the rates, up to
+/// one of the bursts. So no number of changes begins a burst.
+#[derive(Debug)]
+struct Bucket {
+    /// What was left at the most after that start, and when that was.
+    left: f64,
+    since: Timestamp,
+    /// What is left now.
+    most: f64,
+    least: f64,
+    at: Timestamp,
+    /// The rates since that start.
+    rates: Vec<FlowRate>,
+    /// Whether there was such a start.
+    is_counted: bool,
+}
+
+impl Bucket {
+    fn new(rate: FlowRate, at: Timestamp) -> Self {
+        let burst = f64::from(rate.burst());
+        Self {
+            left: burst,
+            since: at,
+            most: burst,
+            least: burst,
+            at,
+            rates: vec![rate],
+            is_counted: false,
+        }
+    }
+
+    fn largest_burst(&self) -> f64 {
+        let bursts = self.rates.iter().map(|rate| f64::from(rate.burst()));
+        bursts.fold(0.0, f64::max)
+    }
+
+    fn fill(&mut self, now: Timestamp) {
+        let per_second = |rate: &FlowRate| rate.interval().as_secs_f64().recip();
+        let fastest = self.rates.iter().map(per_second).fold(0.0, f64::max);
+        let slowest = self.rates.iter().map(per_second);
+        let slowest = slowest.fold(f64::INFINITY, f64::min);
+        let bursts = self.rates.iter().map(|rate| f64::from(rate.burst()));
+        let smallest = bursts.fold(f64::INFINITY, f64::min);
+        let since = |at: Timestamp| now.saturating_since(at).as_secs_f64();
+        self.most = (self.left + fastest * since(self.since)).min(self.largest_burst());
+        self.least = (self.least + slowest * since(self.at)).min(smallest);
+        self.at = now;
+    }
+
+    fn turn_to(&mut self, rate: FlowRate, now: Timestamp) {
+        self.fill(now);
+        if self.rates.last() != Some(&rate) {
+            self.rates.push(rate);
+        }
+        if !self.is_counted {
+            // An engine that knows no rate of the flow begins with all of the burst.
+            self.left = self.left.max(f64::from(rate.burst()));
+        }
+        self.fill(now);
+    }
+
+    /// A start that counts, after which the engine knows of this rate alone.
+    fn take(&mut self, rate: FlowRate) {
+        let burst = f64::from(rate.burst());
+        self.left = self.most.min(burst) - 1.0;
+        self.most = self.left;
+        self.least = (self.least.min(burst) - 1.0).max(0.0);
+        self.since = self.at;
+        (self.rates, self.is_counted) = (vec![rate], true);
+    }
+}
+
 /// An engine, and what its driver knows of it.
 struct Driven {
     engine: Engine,
@@ -231,6 +315,10 @@ struct Expected {
     ended: Option<Timestamp>,
     /// Since when runs follow each other that came due before the run before them had ended.
     follows_since: Option<Timestamp>,
+    /// For how long the attempts ran that were made.
+    ran: Duration,
+    /// The process ended meanwhile, or timers were given other flows: the time for which it was held before used up age.
+    is_unsure: bool,
 }
 
 struct World {
@@ -242,8 +330,8 @@ struct World {
     budget: Budget,
     all: Vec<Driven>,
     running: BTreeMap<(Instant, u64), Running>,
-    /// The virtual scheduling time of each rate, in microseconds.
-    rates: BTreeMap<Flow, Timestamp>,
+    /// What may be left of the burst of each flow that has or had a rate.
+    buckets: BTreeMap<Flow, Bucket>,
     expected: BTreeMap<TimerId, Expected>,
     holding: u64,
     opened: Timestamp,
@@ -293,7 +381,7 @@ impl World {
             budget: Budget::new(&config),
             all: Vec::new(),
             running: BTreeMap::new(),
-            rates: BTreeMap::new(),
+            buckets: BTreeMap::new(),
             expected: BTreeMap::new(),
             holding: if random.one_in(2) {
                 random.below(40)
@@ -465,9 +553,9 @@ impl World {
         let number = u8::try_from(self.random.below(u64::from(self.flows))).unwrap_or(0);
         let limits = self.draw_limits();
         self.log.note(format!("{:?} has {limits:?}", flow(number)));
-        let before = self.rules.limits.lock().insert(flow(number), limits);
-        if before.is_none_or(|before| before.rate != limits.rate) {
-            self.rates.remove(&flow(number));
+        self.rules.limits.lock().insert(flow(number), limits);
+        if let Some(rate) = limits.rate {
+            self.bucket(&flow(number), rate);
         }
         self.report.changes += 1;
         self.look_at_held();
@@ -481,6 +569,9 @@ impl World {
         self.report.changes += 1;
         self.look_at_held();
         self.opened = self.clock.timestamp();
+        for expected in self.expected.values_mut() {
+            expected.is_unsure = true;
+        }
         for driven in &mut self.all {
             driven.waited.clear();
         }
@@ -493,12 +584,17 @@ impl World {
         self.report.ends += 1;
         let shards = self.all.len();
         self.all.clear();
-        self.running.clear();
-        self.rates.clear();
+        let running = std::mem::take(&mut self.running);
+        let running = running.values().map(|running| running.attempt.id);
+        let running: BTreeSet<_> = running.collect();
+        self.buckets.clear();
         self.look_at_held();
-        for expected in self.expected.values_mut() {
+        for (id, expected) in &mut self.expected {
             // The interruption is no part of what follows.
-            expected.follows_since = None;
+            if running.contains(id) {
+                expected.follows_since = None;
+            }
+            expected.is_unsure = true;
         }
         self.budget = Budget::new(&self.config);
         self.open(shards);
@@ -560,10 +656,16 @@ impl World {
                 } else {
                     SetOptions::default()
                 };
+                let policy = RetryPolicy::fixed(RETRY);
+                let policy = if self.random.one_in(3) && options.recurrence.is_none() {
+                    policy.max_age(RETRY * u32::try_from(self.random.between(1, 20)).unwrap_or(1))
+                } else {
+                    policy
+                };
                 Request::Set {
                     name,
                     due: Due::In(span),
-                    policy: RetryPolicy::fixed(Duration::from_millis(700)),
+                    policy,
                     payload,
                     precondition: Precondition::None,
                     options,
@@ -665,7 +767,10 @@ impl World {
                     let not_before = (attempt.revision, later);
                     expected.not_before = Some(not_before).filter(|_| !has_changed);
                 }
-                Verdict::Failed { .. } => expected.failures += 1,
+                Verdict::Failed { .. } => {
+                    expected.failures += 1;
+                    expected.ran += self.clock.timestamp().saturating_since(attempt.started);
+                }
                 Verdict::Done | Verdict::Stopped => expected.failures = 0,
             }
             events.push(Event::Outcome {
@@ -711,26 +816,28 @@ impl World {
             .count()
     }
 
-    fn allowed(&self, flow: &Flow, limits: FlowLimits) -> Timestamp {
-        let next = self.rates.get(flow).copied().unwrap_or(Timestamp::EPOCH);
-        limits.rate.map_or(Timestamp::EPOCH, |rate| {
-            next.saturating_sub(rate.interval() * (rate.burst() - 1))
-        })
+    /// The bucket of a flow as of now, which goes by this rate from now on.
+    fn bucket(&mut self, flow: &Flow, rate: FlowRate) -> &mut Bucket {
+        let wall = self.clock.timestamp();
+        let bucket = self.buckets.entry(flow.clone());
+        let bucket = bucket.or_insert_with(|| Bucket::new(rate, wall));
+        bucket.turn_to(rate, wall);
+        bucket
     }
 
-    /// Why an attempt of the flow may not start, if it may not.
-    fn refusal(&self, flow: &Flow) -> Option<String> {
+    /// Why an attempt of the flow may not start, if it certainly may not. Otherwise, with `maybe`, why it perhaps may not.
+    fn refusal(&mut self, flow: &Flow, maybe: bool) -> Option<String> {
         let limits = self.rules.limits(flow);
         let has = self.has(flow);
-        let wall = self.clock.timestamp();
         if limits.at_once.is_some_and(|most| has >= most as usize) {
             return Some(format!("{flow} has {has} places of {limits:?}"));
         }
         if limits.shared && self.is_short(flow) {
             return Some(format!("{flow} has its share with {has}"));
         }
-        let allowed = self.allowed(flow, limits);
-        (allowed > wall).then(|| format!("{flow} starts again at {allowed:?}"))
+        let bucket = self.bucket(flow, limits.rate?);
+        let is_empty = bucket.most < 1.0 - EXACT || (maybe && bucket.least < 1.0 + ROUNDED);
+        is_empty.then(|| format!("{flow} has {bucket:?}"))
     }
 
     fn start(&mut self, shard: usize, attempt: Attempt) -> Result<(), String> {
@@ -745,15 +852,13 @@ impl World {
             attempt.held
         ));
         for flow in &route.flows {
-            if let Some(refusal) = self.refusal(flow) {
+            if let Some(refusal) = self.refusal(flow, false) {
                 return Err(format!("{} starts, and {refusal}", attempt.name));
             }
         }
-        let wall = self.clock.timestamp();
         for flow in &route.flows {
             if let Some(rate) = self.rules.limits(flow).rate {
-                let next = self.rates.entry(flow.clone()).or_insert(Timestamp::EPOCH);
-                *next = (*next).max(wall) + rate.interval();
+                self.bucket(flow, rate).take(rate);
             }
             for (other, driven) in self.all.iter_mut().enumerate() {
                 if other == shard {
@@ -805,6 +910,7 @@ impl World {
         let record = self.get(shard, &attempt.name)?;
         let expected = self.expected.entry(attempt.id).or_default();
         let (name, number) = (&attempt.name, expected.number + 1);
+        expected.is_unsure |= attempt.due < self.opened;
         if attempt.number != number {
             return Err(format!(
                 "{name} has attempt {}, not {number}",
@@ -912,8 +1018,31 @@ impl World {
         Ok(())
     }
 
+    /// Nothing is too old that was held, but for the time of its attempts and the delays between them.
+    fn check_ages(&self) -> Result<(), String> {
+        for record in self.records()?.iter().flatten() {
+            let State::Dead { reason, .. } = record.state else {
+                continue;
+            };
+            let expected = self.expected.get(&record.id);
+            let expected = expected.filter(|it| !it.is_unsure && !self.was_short);
+            let (Some(expected), Some(age)) = (expected, record.policy.settings().max_age) else {
+                continue;
+            };
+            let used = RETRY * expected.failures + expected.ran;
+            if reason == DeadReason::TooOld && used + ROUNDED_AGE < age && !self.is_tight {
+                return Err(format!(
+                    "{} is too old for {age:?}, and has used up {used:?}",
+                    record.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Nothing waits that could start, and nobody for long.
     fn check(&mut self) -> Result<(), String> {
+        self.check_ages()?;
         let most = self.config.max_in_flight;
         let percent = usize::from(self.config.queue_share_percent);
         let free = most - self.running.len();
@@ -946,7 +1075,8 @@ impl World {
                     continue;
                 }
                 let route = self.rules.route_of(&record.payload);
-                let refusals = route.flows.iter().filter_map(|flow| self.refusal(flow));
+                let flows = route.flows.iter();
+                let refusals = flows.filter_map(|flow| self.refusal(flow, true));
                 if refusals.count() == 0 {
                     return Err(format!(
                         "{} waits in shard {shard}, and might start",

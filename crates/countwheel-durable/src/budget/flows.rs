@@ -5,6 +5,7 @@
 //! rate go strictly by turns: their times are known, and only the first has to wake for one.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
@@ -77,6 +78,17 @@ struct Waits {
     is_woken: bool,
 }
 
+/// How long a bucket of the rate `after` fills that has the starts of a bucket of the rate `before`, which fills for
+/// `left`.
+fn missing_after(before: FlowRate, after: FlowRate, left: Duration) -> Duration {
+    let whole = |rate: FlowRate| rate.interval().saturating_mul(rate.burst());
+    let there = whole(before).saturating_sub(left).as_micros();
+    let (from, to) = (before.interval(), after.interval());
+    let there = there.saturating_mul(to.as_micros()) / from.as_micros().max(1);
+    let there = Duration::from_micros(u64::try_from(there).unwrap_or(u64::MAX));
+    whole(after).saturating_sub(there)
+}
+
 impl One {
     fn is_full(&self) -> bool {
         let most = self.limits.at_once.map(|most| most as usize);
@@ -84,31 +96,41 @@ impl One {
         (has_no_starts || most.is_some_and(|most| self.has >= most)) && !planted!(FlowUnbounded)
     }
 
-    /// Goes by another rate from now on. A larger or smaller part of the same rate goes on where the one before was: what
-    /// was started counts as much as before. One that had nothing before has all of its burst, since whoever gives parts
-    /// waits until it is there.
+    /// Goes by another rate from now on, and begins no burst. The bucket keeps the starts that are left in it, as many as
+    /// the new burst at most. Without a rate, also while the flow is closed, the bucket fills as before.
+    ///
+    /// A larger or smaller part of one rate keeps what was started instead. A part that had nothing before has all of
+    /// its burst, since a part is given once the burst is there.
     fn turn_to(&mut self, rate: Option<FlowRate>, now: Timestamp) {
         self.limits.rate = rate;
         let Some(rate) = rate.filter(|rate| self.rate != Some(*rate)) else {
-            if rate.is_none() {
-                (self.rate, self.next_start) = (None, Timestamp::EPOCH);
-            }
             return;
         };
-        let before = self.rate.replace(rate).filter(|it| it.is_part_as(&rate));
-        let left = self.next_start.saturating_since(now);
-        let before = before.filter(|it| it.burst() > 0 && rate.burst() > 0 && !left.is_zero());
-        self.next_start = match before {
-            Some(before) => {
-                let (left, interval) = (left.as_micros(), before.interval().as_micros().max(1));
-                let used = u32::try_from(left.div_ceil(interval)).unwrap_or(u32::MAX);
-                now + rate.interval().saturating_mul(used.min(rate.burst()))
-            }
-            // The next start begins a burst of the new rate.
-            _ if rate.burst() > 0 => Timestamp::EPOCH,
-            // What was started is to be seen until there is a part again.
-            _ => self.next_start,
+        let Some(before) = self.rate.replace(rate) else {
+            self.next_start = Timestamp::EPOCH;
+            return;
         };
+        if rate.burst() == 0 {
+            // What was started is to be seen until there is a part again.
+            return;
+        }
+        let left = self.next_start.saturating_since(now);
+        if before.burst() == 0 || planted!(FlowBurstAnew) {
+            self.next_start = Timestamp::EPOCH;
+        } else if before.is_part_as(&rate) {
+            let (left, interval) = (left.as_micros(), before.interval().as_micros().max(1));
+            let used = u32::try_from(left.div_ceil(interval)).unwrap_or(u32::MAX);
+            self.next_start = if left == 0 {
+                Timestamp::EPOCH
+            } else {
+                now + rate.interval().saturating_mul(used.min(rate.burst()))
+            };
+        } else {
+            let missing = missing_after(before, rate, left);
+            // A bucket that has been full since then has been filling further since then.
+            let from = now.min(self.next_start);
+            self.next_start = from + missing;
+        }
     }
 
     /// Nobody asks for what it has used.

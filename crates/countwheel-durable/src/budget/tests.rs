@@ -311,3 +311,75 @@ fn another_part_of_a_rate_begins_no_burst_and_what_was_used_is_told() {
     assert_eq!((before.running, before.most, before.started), (0, 5, 1));
     assert_eq!((used(11).most, used(11).started), (0, 0));
 }
+
+/// Rates that change.
+#[derive(Default, Debug)]
+struct Changing(Mutex<FlowLimits>);
+
+impl Flows for Changing {
+    fn route(&self, _: &crate::TimerName, _: &[u8]) -> crate::Route {
+        crate::Route::default()
+    }
+
+    fn limits(&self, _: &Flow) -> FlowLimits {
+        *self.0.lock()
+    }
+}
+
+#[test]
+fn a_bucket_keeps_its_level_when_its_rate_changes() {
+    let budget = Budget::new(&Config::default());
+    let member = budget.join();
+    let (places, queue) = (member.places(), QueueName::new("q").unwrap());
+    let flow = Flow::new("rated");
+    let rules = Changing::default();
+    let second = Duration::from_secs(1);
+    let turn_to = |rate: Option<(u32, u32)>| {
+        let rate = rate.map(|(seconds, burst)| crate::FlowRate::new(1, second * seconds, burst));
+        // A flow that is closed has no rate.
+        let at_once = rate.is_none().then_some(0);
+        *rules.0.lock() = FlowLimits {
+            at_once,
+            rate,
+            ..FlowLimits::default()
+        };
+    };
+    // How many start at once, and when the next one may.
+    let starts = |seconds: u32| {
+        let flows = std::slice::from_ref(&flow);
+        let mut started = 0;
+        loop {
+            let at = Timestamp::EPOCH + second * seconds;
+            match places.take(&queue, flows, Some(&rules), at) {
+                Ok(()) => started += 1,
+                Err(Lacking::Flow(0, May::At(at))) => {
+                    let at = at.saturating_since(Timestamp::EPOCH).as_secs();
+                    return (started, Some(at));
+                }
+                Err(_) => return (started, None),
+            }
+        }
+    };
+    turn_to(Some((10, 5)));
+    assert_eq!(starts(1_000), (5, Some(1_010)));
+    // A shorter interval, and half of the next start is there.
+    turn_to(Some((4, 5)));
+    assert_eq!(starts(1_005), (0, Some(1_007)));
+    turn_to(Some((4, 50)));
+    assert_eq!(starts(1_007), (1, Some(1_011)));
+    // Of two that are there, one is left with the smaller burst, and none comes back with the larger one.
+    turn_to(Some((4, 1)));
+    assert_eq!(starts(1_015), (1, Some(1_019)));
+    turn_to(Some((4, 50)));
+    assert_eq!(starts(1_015), (0, Some(1_019)));
+    // A closed bucket fills on.
+    turn_to(None);
+    assert_eq!(starts(1_015), (0, None));
+    turn_to(Some((4, 50)));
+    assert_eq!(starts(1_019), (1, Some(1_023)));
+    // A full one has no more starts at once because its burst is larger; they come at the rate.
+    turn_to(Some((4, 2)));
+    assert_eq!(starts(1_023), (1, Some(1_027)));
+    turn_to(Some((4, 9)));
+    assert_eq!(starts(1_047), (6, Some(1_051)));
+}

@@ -226,8 +226,10 @@ impl Scheduler {
             boot
         } else {
             self.holds.note_held(record.revision, running.held.clone());
-            running.boot
+            running.boot.saturating_sub(running.ageless)
         };
+        // It is held on: all of that time counts when it is claimed again.
+        record.first_due = record.first_due.saturating_sub(running.ageless);
         let waiting = Waiting {
             order: Order {
                 is_overdue: false,

@@ -286,6 +286,39 @@ fn what_its_handler_held_uses_up_nothing_and_is_asked_again() {
     assert_eq!((record.attempt, record.state.kind()), (2, StateKind::Done));
 }
 
+/// The age of a timer begins when its first attempt may start.
+#[test]
+fn what_held_a_first_attempt_uses_up_no_age_and_stays_out_of_its_deadline() {
+    let store = MemoryStore::new(7);
+    let timer = Record {
+        policy: RetryPolicy::fixed(SECOND).max_age(5 * SECOND),
+        ..of_flow("shop", 1, SECOND)
+    };
+    let name = timer.name.clone();
+    fill(&store, [timer].into_iter());
+    let mut run = Ended::new(&store, Arc::default());
+    let first = run.turn(SECOND, None).remove(0);
+    let held = Outcome::held(Some(60 * SECOND));
+    assert!(run.turn(SECOND, Some((&first, held.clone()))).is_empty());
+    // It is held twice: both times count.
+    let second = run.turn(60 * SECOND, None).remove(0);
+    assert_eq!((second.number, second.deadline), (1, first.deadline));
+    assert!(run.turn(SECOND, Some((&second, held))).is_empty());
+    let third = run.turn(60 * SECOND, None).remove(0);
+    assert_eq!((third.number, third.deadline), (1, first.deadline));
+    let failed = || Outcome::failed("503");
+    run.turn(SECOND, Some((&third, failed())));
+    for number in 2..=3 {
+        let next = run.turn(SECOND, None).remove(0);
+        assert_eq!(next.number, number);
+        run.turn(SECOND, Some((&next, failed())));
+    }
+    // 1 s of each attempt and 1 s of each pause: another pause would end after 6 s.
+    let record = store.get(Shard::ONLY, &name).unwrap().unwrap();
+    let stands = (record.attempt, record.state.kind());
+    assert_eq!(stands, (3, StateKind::Dead), "{record:?}");
+}
+
 /// The handler may have looked at what has changed before it changed.
 #[test]
 fn a_change_while_the_handler_looked_is_not_missed() {

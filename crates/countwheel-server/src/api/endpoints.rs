@@ -1,5 +1,6 @@
 //! Endpoints: where deliveries go, by name. Put, shown, listed and removed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +51,8 @@ const ID_MAX_BYTES: usize = 64;
 const RATE_MIN: f64 = 0.001;
 /// How many timers that name an endpoint are counted.
 const USES_MAX: u64 = 1_000;
+/// So often the endpoints are looked at that other callers change while their secrets are sealed anew.
+const RESEALS_MAX: u32 = 100;
 /// How many timers are read at a time while those are counted.
 const PIECE: usize = 100;
 
@@ -330,19 +333,27 @@ pub(super) async fn remove(
         let queue = entry.what.as_deref();
         queue.is_some_and(|queue| queue.endpoint.as_deref() == Some(name.as_str()))
     };
-    let queues = known.queues().filter(|(_, entry)| of_name(entry)).count();
     let asked = name.clone();
     let timers = app.read(move |timers| uses(timers, &asked)).await?;
-    if queues > 0 || timers > 0 {
+    let check = |known: &Resources| {
+        let queues = known.queues().filter(|(_, entry)| of_name(entry)).count();
+        if queues == 0 && timers == 0 {
+            return Ok(());
+        }
         let most = if timers < USES_MAX { "" } else { "at least " };
         let timers = counted(timers, "timer");
         let queues = counted(queues as u64, "queue");
         let detail = format!("the endpoint is named by {most}{timers} and {queues}");
-        return Err(Problem::new(Code::InUse, detail));
-    }
+        Err(Problem::new(Code::InUse, detail))
+    };
+    // Before a precondition is looked at.
+    check(&known)?;
     let version = |known: &Resources| known.endpoint(&name).map(|entry| entry.version);
     let missing = no_such_endpoint;
-    stored::remove(&app, &setting, condition, version, "endpoint", missing).await?;
+    stored::remove(
+        &app, &setting, condition, version, "endpoint", missing, check,
+    )
+    .await?;
     let body = Answer {
         endpoint: name.as_str(),
         removed: true,
@@ -798,7 +809,7 @@ impl Sealing<'_> {
             check_secret(element, &text)?;
             let kept = before.iter().find(|kept| is_kept(kept, &text));
             return match kept {
-                Some(kept) => Ok(kept.clone()),
+                Some(kept) => Ok(self.kept_secret(kept)),
                 None => self.new_secret(element, drawn_id()?, &text),
             };
         }
@@ -818,12 +829,13 @@ impl Sealing<'_> {
         let kept = before.iter().find(|kept| kept.id == text);
         let Some(secret) = secret else {
             let detail = "there is no secret of that id to keep: send it";
-            return kept.cloned().ok_or_else(|| invalid(&id, detail));
+            let kept = kept.map(|kept| self.kept_secret(kept));
+            return kept.ok_or_else(|| invalid(&id, detail));
         };
         let said = secret.text()?;
         check_secret(&secret, &said)?;
         match kept.filter(|kept| is_kept(kept, &said)) {
-            Some(kept) => Ok(kept.clone()),
+            Some(kept) => Ok(self.kept_secret(kept)),
             None => self.new_secret(&secret, text.into_owned(), &said),
         }
     }
@@ -836,6 +848,16 @@ impl Sealing<'_> {
             id,
             created: self.app.clock.timestamp(),
         })
+    }
+
+    /// A secret that stays, sealed as a new one would be. One that cannot be opened stays as it is stored.
+    fn kept_secret(&self, kept: &Secret) -> Secret {
+        let vault = self.app.catalogue().vault();
+        let sealed = endpoint::seal_again(vault, self.name, kept);
+        Secret {
+            kept: sealed.unwrap_or_else(|| kept.kept.clone()),
+            ..kept.clone()
+        }
     }
 
     fn client(&self, field: &Field<'_>) -> Result<ClientCertificate, Problem> {
@@ -854,7 +876,8 @@ impl Sealing<'_> {
                 let opened = endpoint::open_key(catalogue.vault(), self.name, &before.key);
                 let detail = "the key that is kept cannot be opened: send it";
                 let opened = opened.ok_or_else(|| invalid(field, detail))?;
-                (opened, Some(before.key.clone()))
+                let is_current = catalogue.vault().is_current(&before.key);
+                (opened, is_current.then(|| before.key.clone()))
             }
         };
         let checked = endpoint::tls(None, Some((&text, &secret)), catalogue.roots());
@@ -894,36 +917,49 @@ fn drawn_id() -> Result<String, Problem> {
     Ok(format!("{drawn:016x}"))
 }
 
-/// Seals anew what was sealed with another key than the first, or not at all. What changes meanwhile is left as it
-/// is: whoever changed it has sealed it.
+/// Seals anew what was sealed with another key than the first, or not at all. What changes meanwhile is looked at
+/// again, until all of it is sealed with the first key or the log says why it is not.
 pub(crate) async fn reseal(app: &App) {
-    let known = match app.look().await {
-        Ok(known) => known,
-        Err(problem) => {
-            let detail = problem.parts().2.to_owned();
-            tracing::warn!(
-                detail,
-                "secrets are not sealed anew: the settings cannot be read"
-            );
-            return;
-        }
-    };
-    for (name, entry) in known.endpoints_after(None) {
-        let Some(opened) = &entry.what else {
-            continue;
-        };
-        let resealed = opened.settings.resealed(name, app.catalogue().vault());
-        let (Some(resealed), Some(setting)) = (resealed, setting_of_endpoint(name)) else {
-            continue;
-        };
-        let value = resealed.to_value();
-        match replace(app, setting, entry.version, value).await {
-            Ok(()) => tracing::info!(endpoint = %name, "secrets are sealed anew"),
-            // Another node has done it meanwhile, or a caller has put another.
-            Err(TimerError::Setting(_)) => {}
-            Err(error) => {
-                tracing::warn!(endpoint = %name, %error, "secrets are not sealed anew");
+    let mut failed = BTreeSet::new();
+    for round in 0..RESEALS_MAX {
+        let known = match app.look().await {
+            Ok(known) => known,
+            Err(problem) => {
+                let detail = problem.parts().2.to_owned();
+                tracing::warn!(
+                    detail,
+                    "secrets are not sealed anew: the settings cannot be read"
+                );
+                return;
             }
+        };
+        let vault = app.catalogue().vault();
+        let mut is_changing = false;
+        for (name, entry) in known.endpoints_after(None) {
+            let Some(opened) = &entry.what else {
+                continue;
+            };
+            if opened.settings.is_current(vault) || failed.contains(name) {
+                continue;
+            }
+            let resealed = opened.settings.resealed(name, vault);
+            let (Some(resealed), Some(setting)) = (resealed, setting_of_endpoint(name)) else {
+                tracing::warn!(endpoint = %name, "secrets are not sealed anew: they cannot be opened");
+                failed.insert(name.clone());
+                continue;
+            };
+            match replace(app, setting, entry.version, resealed.to_value()).await {
+                Ok(()) => tracing::info!(endpoint = %name, "secrets are sealed anew"),
+                // Another node has done it meanwhile, or a caller has put another endpoint.
+                Err(TimerError::Setting(_)) if round + 1 < RESEALS_MAX => is_changing = true,
+                Err(error) => {
+                    tracing::warn!(endpoint = %name, %error, "secrets are not sealed anew");
+                    failed.insert(name.clone());
+                }
+            }
+        }
+        if !is_changing {
+            return;
         }
     }
 }

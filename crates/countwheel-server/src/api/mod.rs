@@ -158,6 +158,8 @@ pub struct App {
     /// What makes the requests of tests of endpoints.
     tester: Option<HttpHandler>,
     tests: Semaphore,
+    /// Changes of queues and endpoints are checked and made one after the other.
+    changes: tokio::sync::Mutex<()>,
     /// What POSTs with an idempotency key need.
     posts: Posts,
     /// Whether the service stops: then batches end.
@@ -252,6 +254,7 @@ impl App {
             leaser: None,
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
+            changes: tokio::sync::Mutex::default(),
             posts: Posts::default(),
             stopping: watch::Sender::new(false),
             keep_answers: KeepAnswers::default(),
@@ -366,8 +369,7 @@ impl App {
     /// Why a timer that is due waits, if something else than a lack of places holds it.
     fn held_by(&self, record: &Record) -> Option<String> {
         let flows = self.flows.as_ref()?;
-        let is_due = record.state == Standing::Pending && record.due <= self.clock.timestamp();
-        if !is_due {
+        if record.state != Standing::Pending || !self.timers.is_due(record) {
             return None;
         }
         let closed = flows.closed(&record.name, &record.payload);

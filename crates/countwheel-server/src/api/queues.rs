@@ -339,7 +339,8 @@ pub(super) async fn remove(
     }
     let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
     let missing = no_such_queue;
-    stored::remove(&app, &setting, condition, version, "queue", missing).await?;
+    let check = |_: &Resources| Ok(());
+    stored::remove(&app, &setting, condition, version, "queue", missing, check).await?;
     let body = Answer {
         queue: queue.to_string(),
         removed: true,

@@ -23,7 +23,8 @@ pub(super) struct Changed {
 }
 
 /// Changes a setting to what `make` makes of what is known; `None` removes it. Where the condition names no
-/// revision, a change that comes in between has it tried again.
+/// revision, a change that comes in between has it tried again. No other change of this process comes between what `make`
+/// looks at and the change.
 pub(super) async fn change(
     app: &App,
     name: &SettingName,
@@ -33,6 +34,7 @@ pub(super) async fn change(
     make: impl Fn(&Resources) -> Result<Option<Vec<u8>>, Problem>,
 ) -> Result<Changed, Problem> {
     let missing = || Problem::new(Code::NotFound, format!("there is no {what} of that name"));
+    let _in_order = app.changes.lock().await;
     for _ in 0..TRIES {
         let known = app.look().await?;
         let current = version_of(&known);
@@ -77,7 +79,7 @@ pub(super) async fn change(
     Err(Problem::new(Code::Overloaded, detail))
 }
 
-/// Removes a setting, which has to be there.
+/// Removes a setting, which has to be there, unless `check` refuses it.
 pub(super) async fn remove(
     app: &App,
     name: &SettingName,
@@ -85,10 +87,11 @@ pub(super) async fn remove(
     version_of: impl Fn(&Resources) -> Option<SettingsVersion>,
     what: &str,
     missing: fn() -> Problem,
+    check: impl Fn(&Resources) -> Result<(), Problem>,
 ) -> Result<(), Problem> {
     let gone = |known: &Resources| match version_of(known) {
         None => Err(missing()),
-        Some(_) => Ok(None),
+        Some(_) => check(known).map(|()| None),
     };
     change(app, name, condition, &version_of, what, gone).await?;
     Ok(())

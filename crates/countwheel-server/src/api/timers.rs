@@ -38,7 +38,7 @@ use crate::job::{Extras, Inherits, Job, Spread, TIMEOUT_DEFAULT, To};
 use crate::resources::Resources;
 use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{EndpointName, Opened};
-use crate::resources::queue::{Mode, Placement};
+use crate::resources::queue::{Mode, Placement, Queue};
 use crate::resources::route::check_path;
 use crate::resources::rules::{InForce, Origins};
 use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
@@ -389,13 +389,7 @@ fn read_set(
         return Err(object.missing("target"));
     }
     object.finish()?;
-    if queue.is_some_and(|queue| queue.placement == Placement::One)
-        && key.is_some_and(|key| Shards::tag(key) != Some(Placement::ONE))
-    {
-        let detail =
-            "the queue is in one shard: its keys have the tag {one}, as {one}/order-42 has";
-        return Err(Problem::new(Code::InvalidSetting, detail).at("/key"));
-    }
+    check_placement(queue, key)?;
     let spread = spread.as_ref().map(|field| fields.spread(field, here.now));
     let spread = spread.transpose()?;
     let serial_key = serial_key.as_ref().map(|field| {
@@ -577,8 +571,7 @@ impl<'a> SetFields<'a> {
 
     /// A refusal of a body that its queue does not take.
     fn too_large(&self, most: u64) -> Problem {
-        let detail = format!("a timer of this queue has at most {most} bytes of body");
-        let problem = Problem::new(Code::TooLarge, detail);
+        let problem = body_too_large(most);
         match self.body.as_ref().or(self.body_base64.as_ref()) {
             Some(field) => problem.at(field.pointer()),
             None => problem,
@@ -643,8 +636,34 @@ impl<'a> SetFields<'a> {
     }
 }
 
-/// Refuses a target with more than headers: workers fetch the timers of its queue.
+/// Refuses a key without the tag of a queue that is in one shard. `key` is there where tags decide about shards.
+fn check_placement(queue: Option<&Queue>, key: Option<&Key>) -> Result<(), Problem> {
+    if queue.is_some_and(|queue| queue.placement == Placement::One)
+        && key.is_some_and(|key| Shards::tag(key) != Some(Placement::ONE))
+    {
+        let detail =
+            "the queue is in one shard: its keys have the tag {one}, as {one}/order-42 has";
+        return Err(Problem::new(Code::InvalidSetting, detail).at("/key"));
+    }
+    Ok(())
+}
+
+fn body_too_large(most: u64) -> Problem {
+    let detail = format!("a timer of this queue has at most {most} bytes of body");
+    Problem::new(Code::TooLarge, detail)
+}
+
+fn no_endpoint(name: &str) -> Problem {
+    Problem::new(Code::InvalidTarget, format!("there is no endpoint {name}"))
+}
+
+/// The same, of the target in this field.
 fn refuse_place(target: &Target, field: &Field<'_>) -> Result<(), Problem> {
+    check_place(target).map_err(|problem| problem.at(field.pointer()))
+}
+
+/// Refuses a target with more than headers: workers fetch the timers of its queue.
+fn check_place(target: &Target) -> Result<(), Problem> {
     let headers = target.headers.clone();
     let of_headers = Target {
         headers,
@@ -654,7 +673,7 @@ fn refuse_place(target: &Target, field: &Field<'_>) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = "the queue is pulled: a target of its timers has headers alone";
-    Err(Problem::new(Code::PullQueue, detail).at(field.pointer()))
+    Err(Problem::new(Code::PullQueue, detail))
 }
 
 /// See [`SetFields::endpoint`]; `field` is what names the target.
@@ -672,9 +691,8 @@ fn endpoint_of<'k>(
     let found = found.and_then(|name| known.endpoint(&name));
     match (found, name, field) {
         (None, Some(name), Some(field)) => {
-            let detail = format!("there is no endpoint {name}");
             let at = format!("{}/endpoint", field.pointer());
-            Err(Problem::new(Code::InvalidTarget, detail).at(at))
+            Err(no_endpoint(name).at(at))
         }
         // The endpoint of the queue may come back before the timer is due.
         (found, ..) => Ok(found.and_then(|entry| entry.what.as_deref())),
@@ -690,17 +708,21 @@ fn read_serial_key(
 ) -> Result<String, Problem> {
     let text = field.text()?;
     let serial = Key::new(&*text).map_err(|error| field.malformed(error.to_string()))?;
-    let refused =
-        |detail: &str| Err(Problem::new(Code::InvalidSetting, detail).at(field.pointer()));
+    let refused = |detail| Problem::new(Code::InvalidSetting, detail).at(field.pointer());
+    check_serial(serial.as_str(), is_serial, key).map_err(refused)?;
+    Ok(serial.as_str().to_owned())
+}
+
+fn check_serial(serial: &str, is_serial: bool, key: Option<&Key>) -> Result<(), &'static str> {
     if !is_serial {
-        return refused("the queue is not serial: put it with \"serial\": true first");
+        return Err("the queue is not serial: put it with \"serial\": true first");
     }
-    if key.is_some_and(|key| Shards::tag(key) != Some(serial.as_str())) {
-        return refused(
+    if key.is_some_and(|key| Shards::tag(key) != Some(serial)) {
+        return Err(
             "in a cluster, the key of the timer has its serial_key as its tag: {customer-7}/invoice",
         );
     }
-    Ok(serial.as_str().to_owned())
+    Ok(())
 }
 
 /// How urgent a timer is: 0 is most urgent.
@@ -1151,6 +1173,7 @@ async fn resend(
             return Err(TimerError::Changed { current }.into());
         }
         let mut job = resent(&record, edited.as_ref(), &app.targets)?;
+        check_known(app, &name, &job).await?;
         if trace.is_some() {
             job.extras.trace.clone_from(&trace);
         }
@@ -1174,6 +1197,56 @@ async fn resend(
     }
     let detail = "the timer kept changing meanwhile: try again";
     Err(Problem::new(Code::Overloaded, detail))
+}
+
+/// Refuses a resend that a set of the same would be refused for. Its place may be one that another node of the cluster has
+/// put a moment ago.
+async fn check_known(app: &App, name: &durable::TimerName, job: &Job) -> Result<(), Problem> {
+    let (ceilings, key) = (app.catalogue().ceilings(), app.tagged(&name.key));
+    let check = |known: &Resources| check_as_set(job, &name.queue, key, known, ceilings);
+    match check(&*app.resources().await?) {
+        Err(_) if app.cluster().is_some() => check(&*app.look().await?),
+        checked => checked,
+    }
+}
+
+/// The rules of a set, as far as they go by what is known of queues and endpoints.
+fn check_as_set(
+    job: &Job,
+    queue: &QueueName,
+    key: Option<&Key>,
+    known: &Resources,
+    ceilings: &Ceilings,
+) -> Result<(), Problem> {
+    let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
+    check_placement(queue, key)?;
+    if let Some(serial) = &job.extras.serial_key {
+        let is_serial = queue.is_some_and(|queue| queue.serial);
+        let checked = check_serial(serial, is_serial, key);
+        checked.map_err(|detail| Problem::new(Code::InvalidSetting, detail))?;
+    }
+    if queue.is_some_and(|queue| queue.mode == Mode::Pull) {
+        let target = Target {
+            method: job.method.clone(),
+            to: job.to.clone(),
+            headers: job.headers.clone(),
+            timeout: job.timeout,
+        };
+        check_place(&target)?;
+    } else if let To::Endpoint {
+        name: Some(name), ..
+    } = &job.to
+    {
+        let endpoint = EndpointName::new(name).ok();
+        if endpoint.is_none_or(|name| known.endpoint(&name).is_none()) {
+            return Err(no_endpoint(name));
+        }
+    }
+    let most = ceilings.payload_of(queue);
+    match most.filter(|most| job.body.len() as u64 > *most) {
+        Some(most) => Err(body_too_large(most)),
+        None => Ok(()),
+    }
 }
 
 /// The target that takes the place of the stored one.

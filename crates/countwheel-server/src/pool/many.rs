@@ -95,6 +95,11 @@ impl Many {
         !is_over && matches!(ready, Poll::Ready(Ok(())))
     }
 
+    /// Whether its other end takes a request at all: it may allow none for now.
+    pub(super) fn takes_any(&self) -> bool {
+        self.is_usable() && self.send.current_max_send_streams() > 0
+    }
+
     /// Whether another request may be sent on it now.
     pub(super) fn has_room(&self) -> bool {
         let takes = self.send.current_max_send_streams().min(STREAMS_MAX);

@@ -286,10 +286,15 @@ impl Endpoint {
         secrets.chain(key)
     }
 
+    /// Whether all that is secret is stored as a new secret would be.
+    pub(crate) fn is_current(&self, vault: &Vault) -> bool {
+        self.all_kept().all(|kept| vault.is_current(kept))
+    }
+
     /// The same endpoint with all that is secret stored as a new one would be; `None` if it is so already, or
     /// cannot be opened.
     pub(crate) fn resealed(&self, name: &EndpointName, vault: &Vault) -> Option<Self> {
-        if self.all_kept().all(|kept| vault.is_current(kept)) {
+        if self.is_current(vault) {
             return None;
         }
         let again = |purpose: &str, kept: &Kept| {
@@ -383,6 +388,16 @@ pub(crate) fn seal_secret(
     secret: &str,
 ) -> Result<Kept, NoKey> {
     vault.seal(&of_secret(name, id), secret)
+}
+
+/// The secret of an endpoint sealed as a new one would be; `None` if it cannot be opened, or not be sealed.
+pub(crate) fn seal_again(vault: &Vault, name: &EndpointName, secret: &Secret) -> Option<Kept> {
+    if vault.is_current(&secret.kept) {
+        return Some(secret.kept.clone());
+    }
+    let purpose = of_secret(name, &secret.id);
+    let opened = vault.open(&purpose, &secret.kept).ok()?;
+    vault.seal(&purpose, &opened).ok()
 }
 
 /// Whether this is the secret that is kept.

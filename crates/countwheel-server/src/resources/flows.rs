@@ -274,17 +274,10 @@ impl Flows for DeliveryLimits {
                 ..FlowLimits::default()
             };
         }
-        if let Some(place) = place_of_flow(&known, flow)
-            && let Some(looks) = self
-                .catalogue
-                .blocked()
-                .at_once(&place, self.catalogue.now())
-        {
-            return FlowLimits {
-                at_once: Some(looks),
-                ..FlowLimits::default()
-            };
-        }
+        let looks = place_of_flow(&known, flow).and_then(|place| {
+            let blocked = self.catalogue.blocked();
+            blocked.at_once(&place, self.catalogue.now())
+        });
         let text = flow.as_str();
         if let Some(queue) = text.strip_prefix(PULL) {
             let asks = QueueName::from_text(queue).is_ok_and(|queue| self.desk.asks(&queue));
@@ -320,10 +313,17 @@ impl Flows for DeliveryLimits {
             Some(lent) => FlowRate::part(rate.fill(), lent.min(rate.burst)),
             None => self.part.of_rate(rate),
         });
-        FlowLimits {
-            at_once,
-            rate,
-            shared: whole.shared,
+        match looks {
+            Some(looks) => FlowLimits {
+                at_once: Some(looks),
+                rate,
+                shared: false,
+            },
+            None => FlowLimits {
+                at_once,
+                rate,
+                shared: whole.shared,
+            },
         }
     }
 }
@@ -358,18 +358,13 @@ impl Whole {
         let probes = name
             .as_ref()
             .and_then(|name| catalogue.breakers().at_once(name));
-        if let Some(probes) = probes {
-            return Self {
-                places: Some(probes),
-                ..Self::default()
-            };
-        }
         let entry = name.and_then(|name| known.endpoint(&name));
         let endpoint = entry.and_then(|entry| entry.what.as_deref());
+        let places = endpoint.and_then(|it| ceilings.concurrency_of(it.settings.concurrency));
         Self {
-            places: endpoint.and_then(|it| ceilings.concurrency_of(it.settings.concurrency)),
+            places: probes.or(places),
             rate: endpoint.and_then(|it| it.settings.rate),
-            shared: true,
+            shared: probes.is_none(),
         }
     }
 

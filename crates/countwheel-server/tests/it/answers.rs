@@ -475,6 +475,57 @@ fn a_resend_to_a_target_that_is_refused_by_now_is_refused() {
     assert_eq!(client.get(PATH).expect(200)["state"], "done");
 }
 
+/// What is stored is sent again by the rules that a set of the same has now.
+#[test]
+fn a_resend_of_what_a_set_may_not_be_any_more_is_refused() {
+    let (_directory, _server, mut client) = start_with(&[]);
+    let fine = Target::answering("200 OK");
+    let mut put = |path: &str, body: &Value| client.json("PUT", path, &body.to_string());
+    let (queue, url) = ("/v1/queues/default", json!({"url": fine.url}));
+    put("/v1/endpoints/gone", &url).expect(201);
+    put(queue, &json!({"serial": true})).expect(201);
+    let timers = [
+        (
+            json!({"target": {"endpoint": "gone"}}),
+            json!({}),
+            "invalid_target",
+        ),
+        (
+            json!({"target": url, "body": "a long one"}),
+            json!({"payload_limit": 5}),
+            "too_large",
+        ),
+        (
+            json!({"target": url, "serial_key": "s"}),
+            json!({}),
+            "invalid_setting",
+        ),
+        (
+            json!({"target": url}),
+            json!({"mode": "pull"}),
+            "pull_queue",
+        ),
+    ];
+    for (timer, settings, code) in timers {
+        let mut put = |path: &str, body: &Value| client.json("PUT", path, &body.to_string());
+        assert_eq!(put(queue, &json!({"serial": true})).status, 200);
+        let mut timer = timer;
+        timer["in"] = json!(0);
+        put(PATH, &timer);
+        wait_for_state(&mut client, PATH, "done");
+        client.json("PUT", queue, &settings.to_string()).expect(200);
+        if code == "invalid_target" {
+            client
+                .send("DELETE", "/v1/endpoints/gone", &[], b"")
+                .expect(200);
+        }
+        let again = client.json("PUT", "/v1/queues/default/timers/again", &timer.to_string());
+        let told = resend(&mut client, "", &[]).problem();
+        assert_eq!((&*told.1, &told), (code, &again.problem()));
+        assert_eq!(client.get(PATH).expect(200)["state"], "done");
+    }
+}
+
 #[test]
 fn the_command_line_shows_the_answer_and_sends_again() {
     let (_directory, server, mut client) = start_with(&[]);

@@ -480,6 +480,56 @@ fn a_server_that_goes_away_is_believed_which_request_was_its_last() {
     }
 }
 
+/// Answers each request, and lets the first connection have no more of them.
+async fn allow_no_more(
+    connection: usize,
+    mut stream: TlsStream<TcpStream>,
+    send: Sender<usize>,
+) -> std::io::Result<()> {
+    const PREFACE: usize = 24;
+    const HEADERS: u8 = 1;
+    const NO_STREAMS: [u8; 6] = [0, 3, 0, 0, 0, 0];
+    stream.write_all(&frame(4, 0, 0, &[])).await?;
+    let mut preface = [0; PREFACE];
+    stream.read_exact(&mut preface).await?;
+    let mut head = [0; 9];
+    loop {
+        stream.read_exact(&mut head).await?;
+        let [a, b, c, kind, _, id @ ..] = head;
+        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+        stream.read_exact(&mut payload).await?;
+        if kind != HEADERS {
+            continue;
+        }
+        send.send(connection).unwrap_or_default();
+        if connection == 0 {
+            // It comes before the answer, so it is known once the answer is.
+            stream.write_all(&frame(4, 0, 0, &NO_STREAMS)).await?;
+        }
+        let id = u32::from_be_bytes(id);
+        stream.write_all(&frame(HEADERS, 5, id, &[0x88])).await?;
+    }
+}
+
+/// A request on a connection that may have none would wait there until its time is over.
+#[test]
+fn a_connection_that_may_have_no_more_requests_gets_none() {
+    let (_directory, _server, mut client) = start();
+    let (send, asked) = channel();
+    let port = listen(&["h2"], move |connection, stream| {
+        let send = send.clone();
+        async move {
+            let served = allow_no_more(connection, stream, send);
+            served.await.unwrap_or_default();
+        }
+    });
+    endpoint(&mut client, port, &json!({}));
+    for key in ["a", "b", "c"] {
+        assert_eq!(attempt(&mut client, key, "/", "done")["detail"], "200");
+    }
+    assert_eq!(asked.try_iter().collect::<Vec<_>>(), [0, 1, 1]);
+}
+
 /// What it sends belongs to no stream, so no bound of one answer holds it.
 #[test]
 fn a_server_that_floods_a_connection_loses_it() {

@@ -197,6 +197,34 @@ fn changes_at_the_same_time_lose_nothing() {
     assert_eq!(changes, 9);
 }
 
+/// Both look at what is stored before they change it.
+#[test]
+fn of_an_endpoint_removed_and_named_by_a_queue_at_one_time_one_is_refused() {
+    let (_directory, server, _) = start();
+    let ask = |method: &str, path: &str, body: &Value| {
+        let mut client = server.client();
+        match method {
+            "DELETE" => remove(&mut client, path).status,
+            _ => put(&mut client, path, body).status,
+        }
+    };
+    for number in 0..30 {
+        let endpoint = format!("/v1/endpoints/e-{number}");
+        let queue = format!("/v1/queues/q-{number}");
+        assert_eq!(
+            ask("PUT", &endpoint, &json!({"url": "http://x.example/"})),
+            201
+        );
+        let names = json!({"endpoint": format!("e-{number}")});
+        let both = std::thread::scope(|scope| {
+            let removes = scope.spawn(|| ask("DELETE", &endpoint, &Value::Null));
+            let puts = scope.spawn(|| ask("PUT", &queue, &names));
+            (removes.join().unwrap(), puts.join().unwrap())
+        });
+        assert!(matches!(both, (200, 422) | (409, 201)), "{both:?}");
+    }
+}
+
 #[test]
 fn an_endpoint_that_breaks_a_rule_is_refused_with_its_field() {
     let (_directory, _server, mut client) = start();
@@ -976,6 +1004,43 @@ fn a_rate_holds_after_its_burst_and_may_be_lifted() {
     }
 }
 
+/// Each change would begin a burst if the level of the bucket went with the rate of before.
+#[test]
+fn no_change_of_a_rate_begins_a_burst() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    let shop = |per_second: f64, burst: u32, more: &Value| {
+        let rate = json!({"per_second": per_second, "burst": burst});
+        let mut shop = json!({"url": target.url, "rate": rate});
+        let more = more.as_object().unwrap().clone();
+        shop.as_object_mut().unwrap().extend(more);
+        shop
+    };
+    let none = json!({});
+    made(&mut client, SHOP, &shop(0.001, 2, &none));
+    fill(&mut client, 0..9, &json!({"endpoint": "shop"}));
+    (0..2).for_each(|_| drop(target.next()));
+    until(&mut client, ORDERS, |queue| queue["done"] == 2);
+    for (per_second, burst, more) in [
+        (0.001, 2, json!({"disabled": true})),
+        (0.001, 2, none.clone()),
+        (0.002, 2, none.clone()),
+        (0.001, 5, none.clone()),
+        (0.001, 1, none.clone()),
+        (0.001, 5, json!({"breaker": {}})),
+    ] {
+        made(&mut client, SHOP, &shop(per_second, burst, &more));
+        // A start would be seen by then: what waits looks at each change at once.
+        made(
+            &mut client,
+            &path(100),
+            &json!({"in": 0, "target": {"url": target.url}}),
+        );
+        assert_eq!(target.next().header("timer-key"), "k-100");
+        wait_for_state(&mut client, &path(100), "done");
+    }
+}
+
 /// The signature of a delivery by a secret, as the specification says.
 fn signature(secret: &str, delivery: &Delivery) -> String {
     let key = BASE64_STANDARD
@@ -1193,6 +1258,43 @@ fn secrets_are_sealed_on_the_disk_and_open_with_their_key_alone() {
     assert_eq!(held["held_by"], detail);
     made(&mut client, SHOP, &sent);
     target.next();
+}
+
+/// A change that keeps a secret while the start seals it anew keeps the secret under the new key.
+#[test]
+fn all_endpoints_are_sealed_with_the_new_key_whatever_changes_meanwhile() {
+    const ENDPOINTS: u32 = 60;
+    let directory = Directory::new();
+    let (data, keys) = (directory.0.join("data"), directory.0.join("keys"));
+    let start = |text: &str| {
+        std::fs::write(&keys, text).unwrap();
+        let keys = format!("--secret-key-file={}", keys.display());
+        Server::with(&data, &["--allow-private-targets", &keys])
+    };
+    let path = |number: u32| format!("/v1/endpoints/e-{number}");
+    let server = start(KEY);
+    let mut client = server.client();
+    for number in 0..ENDPOINTS {
+        let secrets = json!([{"id": "a", "secret": SECRET}]);
+        let endpoint = json!({"url": "http://x.example/", "secrets": secrets});
+        made(&mut client, &path(number), &endpoint);
+    }
+    assert!(server.stop().success());
+    let server = start(&format!("{OTHER_KEY}\n{KEY}\n"));
+    let mut client = server.client();
+    for number in (0..ENDPOINTS).rev() {
+        let kept = json!({"url": "http://y.example/", "secrets": [{"id": "a"}]});
+        made(&mut client, &path(number), &kept);
+    }
+    // Each of them was kept by a change, so nothing is left for the start to do.
+    assert!(server.stop().success());
+    let server = start(OTHER_KEY);
+    let mut client = server.client();
+    for number in 0..ENDPOINTS {
+        let shown = client.get(&path(number)).expect(200);
+        assert!(shown["fault"].is_null(), "{shown}");
+        assert_eq!(shown["url"], "http://y.example/");
+    }
 }
 
 #[test]
@@ -1595,6 +1697,31 @@ fn of_the_timers_with_one_serial_key_one_is_delivered_at_a_time() {
     // In the order of their due times, once the first has failed.
     for number in [1, 2, 3] {
         assert_eq!(target.next().header("timer-key"), format!("k-{number}"));
+    }
+}
+
+#[test]
+fn a_changed_priority_of_a_queue_counts_for_those_that_come_to_wait() {
+    let (_directory, _server, mut client) = start();
+    let target = Target::answering("200 OK");
+    let shop = |disabled: bool| json!({"url": target.url, "concurrency": 1, "disabled": disabled});
+    made(&mut client, SHOP, &shop(true));
+    let queue = |priority: u32| json!({"endpoint": "shop", "priority": priority});
+    made(&mut client, ORDERS, &queue(5));
+    made(&mut client, "/v1/queues/letters", &queue(6));
+    let letter = "/v1/queues/letters/timers/letter";
+    made(&mut client, &path(1), &json!({"in": 0}));
+    made(&mut client, letter, &json!({"in": 0}));
+    made(&mut client, &path(2), &json!({"in": 0, "priority": 1}));
+    for path in [&path(1), letter, &path(2)] {
+        until(&mut client, path, |timer| timer["held_by"].is_string());
+    }
+    made(&mut client, ORDERS, &queue(9));
+    made(&mut client, &path(3), &json!({"in": 0}));
+    until(&mut client, &path(3), |timer| timer["held_by"].is_string());
+    made(&mut client, SHOP, &shop(false));
+    for key in ["k-2", "k-1", "letter", "k-3"] {
+        assert_eq!(target.next().header("timer-key"), key);
     }
 }
 
