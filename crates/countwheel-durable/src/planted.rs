@@ -138,8 +138,6 @@ bugs! {
     FlowHeldCounts,
     /// An attempt that was not made has used up a step of the retry schedule.
     FlowHeldFails,
-    /// The time for which a first attempt was held uses up age.
-    HeldFirstAges,
     /// The time since an attempt was not made counts as late.
     FlowHeldIsLate,
     /// What was not made is not looked at when limits change.

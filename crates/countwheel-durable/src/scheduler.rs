@@ -1125,7 +1125,7 @@ impl Scheduler {
                 let (deadline, mut ageless) = (record.first_due, Duration::ZERO);
                 if record.failures > 0 {
                     record.first_due = counts_from;
-                } else if lease.is_none() && !planted!(HeldFirstAges) {
+                } else if lease.is_none() {
                     (record.first_due, ageless) = (counts_from, parked);
                 }
                 let claim = Claim {

@@ -237,9 +237,7 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     if matches!(bug, PlantedBug::Nodes(_) | PlantedBug::Peers(_)) {
         return "nodes";
     }
-    if name.starts_with("Flow")
-        || ["PriorityIgnored", "SharePassedOn", "HeldFirstAges"].contains(&&*name)
-    {
+    if name.starts_with("Flow") || ["PriorityIgnored", "SharePassedOn"].contains(&&*name) {
         return "flows";
     }
     let of_leases = [
