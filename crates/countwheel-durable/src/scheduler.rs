@@ -667,7 +667,7 @@ impl Scheduler {
         {
             match event {
                 Event::Request(ticket, request) => {
-                    let is_urgent = takes_away(&request);
+                    let is_urgent = needs_no_room(&request);
                     let answer = if has_room || is_urgent {
                         self.answer(request, &mut draft)
                     } else {
@@ -678,7 +678,7 @@ impl Scheduler {
                     step.answers.push((ticket, answer));
                 }
                 Event::Batch(ticket, requests) => {
-                    let answer = if has_room || requests.iter().all(takes_away) {
+                    let answer = if has_room || requests.iter().all(needs_no_room) {
                         self.answer_batch(requests, &mut draft)
                     } else {
                         Err(BatchError::of_all(TimerError::StorageFull))
@@ -1474,11 +1474,14 @@ struct Claim {
     ageless: Duration,
 }
 
-/// Whether a request makes room, and is taken on a full disk.
-fn takes_away(request: &Request) -> bool {
+/// Whether a request makes room, or says what came of an attempt, as the outcomes of those that run do: it is taken on
+/// a full disk.
+fn needs_no_room(request: &Request) -> bool {
     matches!(
         request,
         Request::Remove { .. }
+            | Request::Settle { .. }
+            | Request::Release { .. }
             | Request::AsRead {
                 action: JobAction::Remove,
                 ..

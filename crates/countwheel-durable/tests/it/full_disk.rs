@@ -151,6 +151,22 @@ fn without_room_removals_and_outcomes_are_taken_and_nothing_else() {
     }
     assert_eq!(bench.engine.stats().refused, 5);
     bench.ask(remove("removed")).unwrap();
+    // What came of a lease is judged by the lease.
+    let token = running.lease_token();
+    let (first, second) = (name("runs"), name("later"));
+    let settle = Request::Settle {
+        name: first,
+        token,
+        outcome: Outcome::done(),
+    };
+    let release = Request::Release {
+        name: second,
+        token,
+    };
+    for request in [settle, release] {
+        let answer = bench.ask(request);
+        assert!(answer.is_err() && !is_refused(&answer), "{answer:?}");
+    }
     bench.clock.advance(Duration::from_secs(2));
     bench.turn(vec![done(&running)]);
     assert_eq!(bench.kinds(), [2, 0, 1, 0]);

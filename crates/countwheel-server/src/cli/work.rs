@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -264,6 +266,8 @@ fn execute(command: &[OsString], job: &Job, killed: &Receiver<()>) -> std::io::R
         .env("COUNTWHEEL_LEASE", &job.lease.token)
         .env("COUNTWHEEL_ATTEMPT", job.attempt.to_string())
         .stdin(Stdio::piped())
+        // What it starts is killed with it, and an interrupt at the terminal lets it end.
+        .process_group(0)
         .spawn()
         .map_err(|error| {
             let program = program.display();
@@ -282,7 +286,7 @@ fn execute(command: &[OsString], job: &Job, killed: &Receiver<()>) -> std::io::R
             return Ok(status);
         }
         match killed.recv_timeout(LOOKS) {
-            Ok(()) => child.kill()?,
+            Ok(()) => kill_process_group(Pid::from_child(&child), Signal::KILL)?,
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return child.wait(),
         }

@@ -5,9 +5,10 @@ use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use countwheel_time::Patience;
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Directory, Server, pause, program, wait_for_state};
+use crate::support::{Answer, Client, Directory, PATIENCE, Server, pause, program, wait_for_state};
 
 const JOBS: &str = "/v1/queues/jobs";
 
@@ -759,8 +760,18 @@ fn a_command_works_for_each_timer() {
     let working = thread::spawn({
         let url = format!("http://{}", server.address);
         move || {
+            // The shell has started another program, which holds the output open until it is killed as well.
             let work = [
-                "work", "jobs", "--max", "1", "--lease", "1s", "--", "sleep", "60",
+                "work",
+                "jobs",
+                "--max",
+                "1",
+                "--lease",
+                "1s",
+                "--",
+                "sh",
+                "-c",
+                "sleep 300 & wait",
             ];
             let output = program().args(work).env("COUNTWHEEL_SERVER", url).output();
             String::from_utf8(output.unwrap().stderr).unwrap()
@@ -769,7 +780,9 @@ fn a_command_works_for_each_timer() {
     wait_for_state(&mut client, "/v1/queues/jobs/timers/gone", "leased");
     let path = format!("{JOBS}/timers/gone");
     client.json("DELETE", &path, "").expect(200);
+    let patience = Patience::of(PATIENCE);
     let said = working.join().unwrap();
+    assert!(!patience.left().is_zero(), "what it started goes on");
     assert!(
         said.contains("gone: ") && said.contains("was killed"),
         "{said}"
