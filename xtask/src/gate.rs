@@ -1,10 +1,9 @@
 //! The stages of the gate, and how they run.
 //!
 //! Everything is built once, in the `dev` profile and with all features, and every stage runs
-//! what that build made. Clippy has a build of its own beside it, which fills the time in which
-//! the build and the tests leave a processor without work. Later, stages that measure no time run
-//! beside each other, in three lanes: what asks a PostgreSQL, what asks the real program, and what
-//! computes. The last one takes the time that the others leave: its priority is lower.
+//! what that build made. Stages that measure no time run beside each other, in three lanes: what asks a
+//! PostgreSQL, what asks the real program, and what computes. The last one takes the time that the others
+//! leave: its priority is lower.
 
 use std::ffi::OsString;
 use std::io;
@@ -32,26 +31,14 @@ struct Stage {
 enum Lane {
     /// Nothing.
     Alone,
-    /// The stages of the other one of these two, in its own turn.
-    Building,
-    Checking,
-    /// The stages of the other two of these three, in its own turn.
+    /// The stages of the other lanes, in its own turn.
     Database,
     Server,
     Computing,
 }
 
 impl Lane {
-    /// What runs at one time.
-    fn beside(self) -> &'static [Self] {
-        match self {
-            Self::Alone => &[Self::Alone],
-            Self::Building | Self::Checking => &[Self::Building, Self::Checking],
-            Self::Database | Self::Server | Self::Computing => {
-                &[Self::Database, Self::Server, Self::Computing]
-            }
-        }
-    }
+    const BESIDE: [Self; 3] = [Self::Database, Self::Server, Self::Computing];
 }
 
 enum Work {
@@ -88,7 +75,7 @@ const STAGES: [Stage; 28] = [
     Stage {
         name: "lint",
         what: "clippy with warnings denied; what is shipped builds without the others' features",
-        lane: Lane::Checking,
+        lane: Lane::Alone,
         work: Work::Calls(|| {
             vec![
                 Call::cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
@@ -103,19 +90,19 @@ const STAGES: [Stage; 28] = [
     Stage {
         name: "build",
         what: "all that the stages run, assertions on",
-        lane: Lane::Building,
+        lane: Lane::Alone,
         work: Work::Own(programs::stage),
     },
     Stage {
         name: "test",
         what: "all tests and doc tests; the planted bugs are found",
-        lane: Lane::Building,
+        lane: Lane::Alone,
         work: Work::Own(tests::run),
     },
     Stage {
         name: "examples",
         what: "every example runs",
-        lane: Lane::Building,
+        lane: Lane::Alone,
         work: Work::Own(examples),
     },
     Stage {
@@ -302,17 +289,16 @@ pub(crate) fn check(names: &[&str]) -> ExitCode {
     let stages: Vec<&Stage> = STAGES.iter().filter(wanted).collect();
     let report = Report::default();
     let start = now();
-    for group in stages.chunk_by(|one, next| one.lane.beside() == next.lane.beside()) {
+    for group in stages.chunk_by(|one, next| one.lane != Lane::Alone && next.lane != Lane::Alone) {
         let of = |lane| group.iter().copied().filter(move |it| it.lane == lane);
-        let lanes = group[0].lane.beside().iter().copied();
+        let lanes = Lane::BESIDE.into_iter();
         let lanes: Vec<Lane> = lanes.filter(|lane| of(*lane).next().is_some()).collect();
         if lanes.len() < 2 {
             report.run_all(group.iter().copied(), false);
             continue;
         }
         // What is built for stages that are not run would be minutes for nothing.
-        let is_built = lanes.contains(&Lane::Building);
-        if !is_built && report.failures.load(Ordering::SeqCst) == 0 {
+        if report.failures.load(Ordering::SeqCst) == 0 {
             let building = programs::stage();
             if !matches!(building, Outcome::Passed) {
                 report.end("build", start, building);
@@ -321,7 +307,7 @@ pub(crate) fn check(names: &[&str]) -> ExitCode {
         std::thread::scope(|scope| {
             for lane in lanes {
                 let (report, stages) = (&report, of(lane));
-                scope.spawn(move || report.run_all(stages, lane != Lane::Building));
+                scope.spawn(move || report.run_all(stages, true));
             }
         });
     }
@@ -414,17 +400,10 @@ impl Call {
         }
     }
 
-    /// Those beside it wait for the clock and for each other, and have a processor when they need it. A
-    /// cargo has a directory of its own, since it would wait for theirs.
+    /// Those beside it wait for the clock and for each other, and have a processor when they need it.
     fn command(&self, beside: bool) -> Command {
         let command = match self {
-            Self::Cargo(cargo) => {
-                let mut command = cargo.command();
-                if beside {
-                    command.env("CARGO_TARGET_DIR", target().join("beside"));
-                }
-                command
-            }
+            Self::Cargo(cargo) => cargo.command(),
             Self::Built(program, arguments) => {
                 let mut command = Command::new(target().join("debug").join(program));
                 command.args(arguments);
