@@ -1,9 +1,9 @@
 //! The stages of the gate, and how they run.
 //!
 //! Everything is built once, in the `dev` profile and with all features, and every stage runs
-//! what that build made. Stages that measure no time run beside each other, in three lanes: what asks a
-//! PostgreSQL, what asks the real program, and what computes. The last one takes the time that the others
-//! leave: its priority is lower.
+//! what that build made. Stages that measure no time run beside each other, in four lanes: what asks a
+//! PostgreSQL, what asks nodes and workers, what asks one server, and what computes. The last one takes the time
+//! that the others leave: its priority is lower.
 
 use std::ffi::OsString;
 use std::io;
@@ -33,12 +33,13 @@ enum Lane {
     Alone,
     /// The stages of the other lanes, in its own turn.
     Database,
+    Nodes,
     Server,
     Computing,
 }
 
 impl Lane {
-    const BESIDE: [Self; 3] = [Self::Database, Self::Server, Self::Computing];
+    const BESIDE: [Self; 4] = [Self::Database, Self::Nodes, Self::Server, Self::Computing];
 }
 
 enum Work {
@@ -133,7 +134,7 @@ const STAGES: [Stage; 28] = [
     Stage {
         name: "nodes",
         what: "three nodes on a PostgreSQL, under load and four troubles of eighteen; the sentences of the verbs",
-        lane: Lane::Server,
+        lane: Lane::Nodes,
         work: Work::Proof(&proofs::NODES),
     },
     Stage {
@@ -157,7 +158,7 @@ const STAGES: [Stage; 28] = [
     Stage {
         name: "workers",
         what: "three workers that fetch timers and the server are killed: no timer is lost, or leased to two",
-        lane: Lane::Server,
+        lane: Lane::Nodes,
         work: Work::Proof(&proofs::WORKERS),
     },
     Stage {
