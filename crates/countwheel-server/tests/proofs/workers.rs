@@ -265,7 +265,7 @@ fn set_timers(
 #[ignore = "half a minute long: cargo xtask check workers"]
 fn killed_workers_and_a_killed_server_lose_nothing_and_share_nothing() {
     let _turn = turn();
-    let seconds = setting("COUNTWHEEL_WORKERS_SECONDS", || 18);
+    let seconds = setting("COUNTWHEEL_WORKERS_SECONDS", || 30);
     let seed = seed();
     let directory = Directory::new("workers");
     let mut server = Server::start(&directory.join("data"));
