@@ -101,12 +101,6 @@ const STAGES: [Stage; 28] = [
         work: Work::Own(tests::run),
     },
     Stage {
-        name: "examples",
-        what: "every example runs",
-        lane: Lane::Alone,
-        work: Work::Own(examples),
-    },
-    Stage {
         name: "timers",
         what: "timers in a process: fixed seeds, fresh seeds, 64 threads, and nothing to do",
         lane: Lane::Alone,
@@ -214,7 +208,13 @@ const STAGES: [Stage; 28] = [
         name: "sim",
         what: "fixed and fresh seeds of the simulation",
         lane: Lane::Computing,
-        work: Work::Calls(|| vec![sim("seeds 1 300"), sim("seeds fresh 200")]),
+        work: Work::Calls(|| vec![sim("seeds 1 300"), sim("seeds fresh 100")]),
+    },
+    Stage {
+        name: "examples",
+        what: "every example runs",
+        lane: Lane::Computing,
+        work: Work::Own(examples),
     },
     Stage {
         name: "doc",
