@@ -46,6 +46,16 @@ impl Log {
         }
     }
 
+    /// The failure of a run of which these are the last things that happened.
+    pub(crate) fn failure(self, seed: u64, step: u64, what: String) -> Box<Failure> {
+        Box::new(Failure {
+            seed,
+            step,
+            what,
+            last: self.lines.into(),
+        })
+    }
+
     pub(crate) fn note(&mut self, mut line: String) {
         for byte in line.bytes() {
             // FNV-1a

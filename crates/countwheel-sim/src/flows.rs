@@ -10,9 +10,9 @@
 //! The clocks of a world stand still while its engines take turns, so every attempt is late by nothing but what held it.
 //!
 //! ```
-//! use countwheel_sim::flows::{self, Options};
+//! use countwheel_sim::{Stepped, flows};
 //!
-//! let report = flows::run(7, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+//! let report = flows::run(7, &Stepped::of(flows::STEPS)).unwrap_or_else(|failure| panic!("{failure}"));
 //! assert!(report.attempts > 0 && report.held > 0);
 //! ```
 
@@ -35,6 +35,7 @@ use parking_lot::Mutex;
 
 use crate::failure::{Failure, Log};
 use crate::random::Random;
+use crate::stepped::Stepped;
 
 /// How many turns may follow each other while no time passes, in turns an engine and timer.
 const RESTLESS: usize = 60;
@@ -45,28 +46,8 @@ const RETRY: Duration = Duration::from_millis(700);
 /// What was overdue at an opening starts at a rate: the next of it within this time.
 const CATCH_UP: Duration = Duration::from_millis(1);
 
-/// What of a run is not drawn from its seed.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many steps the first phase has.
-    pub steps: u64,
-    /// How many of the last things that happened a failure shows.
-    pub log: usize,
-    /// A bug for the checkers to find.
-    #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<crate::planted::PlantedBug>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            steps: 300,
-            log: 40,
-            #[cfg(feature = "planted-bugs")]
-            planted_bug: None,
-        }
-    }
-}
+/// How many steps a run has, if nobody says it.
+pub const STEPS: u64 = 300;
 
 /// What runs came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -136,7 +117,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// The first rule broken.
-pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+pub fn run(seed: u64, options: &Stepped) -> Result<Report, Box<Failure>> {
     #[cfg(feature = "planted-bugs")]
     let _planted = crate::planted::Planted::new(options.planted_bug);
     let mut world = World::new(seed, options);
@@ -149,14 +130,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     } = world;
     report.seeds = 1;
     report.trace = log.hash;
-    result.map(|()| report).map_err(|what| {
-        Box::new(Failure {
-            seed,
-            step,
-            what,
-            last: log.lines.into(),
-        })
-    })
+    result
+        .map(|()| report)
+        .map_err(|what| log.failure(seed, step, what))
 }
 
 /// The limits of this time.
@@ -354,7 +330,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, options: &Options) -> Self {
+    fn new(seed: u64, options: &Stepped) -> Self {
         let mut random = Random::new(seed, "flows");
         let clock = ManualClock::at(Timestamp::from_micros(1_356_998_400_000_000));
         let rules = Arc::<Rules>::default();

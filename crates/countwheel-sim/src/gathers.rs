@@ -6,9 +6,9 @@
 //! other, and nodes are killed. In the end every timer is done.
 //!
 //! ```
-//! use countwheel_sim::gathers::{self, Options};
+//! use countwheel_sim::{Stepped, gathers};
 //!
-//! let report = gathers::run(7, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+//! let report = gathers::run(7, &Stepped::of(gathers::STEPS)).unwrap_or_else(|failure| panic!("{failure}"));
 //! assert!(report.handed > 0);
 //! ```
 
@@ -21,6 +21,7 @@ use countwheel_time::Instant;
 
 use crate::failure::{Failure, Log};
 use crate::random::Random;
+use crate::stepped::Stepped;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 /// From one step to the next.
@@ -36,28 +37,8 @@ const CONFIRMED_WITHIN: Duration = Duration::from_millis(500);
 /// Once nothing fails any more, every timer is done after so long.
 const HEALED_WITHIN: Duration = Duration::from_secs(90);
 
-/// What of a run is not drawn from its seed.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many steps of 5 ms.
-    pub steps: u64,
-    /// How many of the last things that happened a failure shows.
-    pub log: usize,
-    /// A bug for the checkers to find.
-    #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<crate::planted::PlantedBug>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            steps: 8_000,
-            log: 60,
-            #[cfg(feature = "planted-bugs")]
-            planted_bug: None,
-        }
-    }
-}
+/// How many steps of 5 ms a run has, if nobody says it.
+pub const STEPS: u64 = 8_000;
 
 /// What runs came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,7 +86,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// The first rule broken.
-pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+pub fn run(seed: u64, options: &Stepped) -> Result<Report, Box<Failure>> {
     #[cfg(feature = "planted-bugs")]
     let _planted = crate::planted::Planted::new(options.planted_bug);
     let mut world = World::new(seed, options);
@@ -118,14 +99,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     } = world;
     report.seeds = 1;
     report.trace = log.hash;
-    result.map(|()| report).map_err(|what| {
-        Box::new(Failure {
-            seed,
-            step,
-            what,
-            last: log.lines.into(),
-        })
-    })
+    result
+        .map(|()| report)
+        .map_err(|what| log.failure(seed, step, what))
 }
 
 /// A lease, as its token names it.
@@ -248,7 +224,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, options: &Options) -> Self {
+    fn new(seed: u64, options: &Stepped) -> Self {
         let mut random = Random::new(seed, "gathers");
         let mut world = Self {
             is_calm: random.one_in(4),

@@ -6,9 +6,9 @@
 //! nothing, a job that was cancelled acts no more, a rate holds over all nodes, and every job comes to its end.
 //!
 //! ```
-//! use countwheel_sim::jobs::{self, Options};
+//! use countwheel_sim::{Stepped, jobs};
 //!
-//! let report = jobs::run(7, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+//! let report = jobs::run(7, &Stepped::of(jobs::STEPS)).unwrap_or_else(|failure| panic!("{failure}"));
 //! assert!(report.jobs > 0 && report.acted > 0);
 //! ```
 
@@ -31,6 +31,7 @@ use countwheel_time::{Clock, Instant, ManualClock, Timestamp};
 
 use crate::failure::{Failure, Log};
 use crate::random::Random;
+use crate::stepped::Stepped;
 
 /// How many turns may follow each other while no time passes.
 const RESTLESS: usize = 500;
@@ -39,28 +40,8 @@ const STEPS_TO_END: usize = 20_000;
 /// The tags that timers have, and jobs ask for.
 const TAGS: [&str; 3] = ["eu", "us", "vip"];
 
-/// What of a run is not drawn from its seed.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many steps the first phase has.
-    pub steps: u64,
-    /// How many of the last things that happened a failure shows.
-    pub log: usize,
-    /// A bug for the checkers to find.
-    #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<crate::planted::PlantedBug>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            steps: 300,
-            log: 40,
-            #[cfg(feature = "planted-bugs")]
-            planted_bug: None,
-        }
-    }
-}
+/// How many steps a run has, if nobody says it.
+pub const STEPS: u64 = 300;
 
 /// What runs came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -122,7 +103,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// The first rule broken.
-pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+pub fn run(seed: u64, options: &Stepped) -> Result<Report, Box<Failure>> {
     #[cfg(feature = "planted-bugs")]
     let _planted = crate::planted::Planted::new(options.planted_bug);
     let world = RefCell::new(World::new(seed, options));
@@ -135,14 +116,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     } = world.into_inner();
     report.seeds = 1;
     report.trace = log.hash;
-    result.map(|()| report).map_err(|what| {
-        Box::new(Failure {
-            seed,
-            step,
-            what,
-            last: log.lines.into(),
-        })
-    })
+    result
+        .map(|()| report)
+        .map_err(|what| log.failure(seed, step, what))
 }
 
 /// How a process ends within a step.
@@ -213,7 +189,7 @@ struct World {
 type Answered = Option<Result<Vec<Response>, BatchError>>;
 
 impl World {
-    fn new(seed: u64, options: &Options) -> Self {
+    fn new(seed: u64, options: &Stepped) -> Self {
         let mut random = Random::new(seed, "jobs");
         let clock = ManualClock::at(Timestamp::from_micros(1_356_998_400_000_000));
         let config = Config {

@@ -7,9 +7,9 @@
 //! that failed, and the timer is due again at once. In the end every timer is done or dead.
 //!
 //! ```
-//! use countwheel_sim::leases::{self, Options};
+//! use countwheel_sim::{Stepped, leases};
 //!
-//! let report = leases::run(7, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+//! let report = leases::run(7, &Stepped::of(leases::STEPS)).unwrap_or_else(|failure| panic!("{failure}"));
 //! assert!(report.leases > 0 && report.lost > 0);
 //! ```
 
@@ -30,6 +30,7 @@ use parking_lot::Mutex;
 
 use crate::failure::{Failure, Log};
 use crate::random::Random;
+use crate::stepped::Stepped;
 
 /// How many turns may follow each other while no time passes, in turns an engine and timer.
 const RESTLESS: usize = 60;
@@ -38,28 +39,8 @@ const ATTEMPTS: u32 = 4;
 /// What was overdue at an opening starts at a rate: the next of it within this time.
 const CATCH_UP: Duration = Duration::from_millis(1);
 
-/// What of a run is not drawn from its seed.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many steps the first phase has.
-    pub steps: u64,
-    /// How many of the last things that happened a failure shows.
-    pub log: usize,
-    /// A bug for the checkers to find.
-    #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<crate::planted::PlantedBug>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            steps: 300,
-            log: 40,
-            #[cfg(feature = "planted-bugs")]
-            planted_bug: None,
-        }
-    }
-}
+/// How many steps a run has, if nobody says it.
+pub const STEPS: u64 = 300;
 
 /// What runs came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -121,7 +102,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// The first rule broken.
-pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+pub fn run(seed: u64, options: &Stepped) -> Result<Report, Box<Failure>> {
     #[cfg(feature = "planted-bugs")]
     let _planted = crate::planted::Planted::new(options.planted_bug);
     let mut world = World::new(seed, options);
@@ -134,14 +115,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     } = world;
     report.seeds = 1;
     report.trace = log.hash;
-    result.map(|()| report).map_err(|what| {
-        Box::new(Failure {
-            seed,
-            step,
-            what,
-            last: log.lines.into(),
-        })
-    })
+    result
+        .map(|()| report)
+        .map_err(|what| log.failure(seed, step, what))
 }
 
 /// What workers ask for, and the limits of flows.
@@ -248,7 +224,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, options: &Options) -> Self {
+    fn new(seed: u64, options: &Stepped) -> Self {
         let mut random = Random::new(seed, "leases");
         let clock = ManualClock::at(Timestamp::from_micros(1_356_998_400_000_000));
         let rules = Arc::<Rules>::default();

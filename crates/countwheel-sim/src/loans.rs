@@ -8,9 +8,9 @@
 //! as long as its lease does: its attempts go on.
 //!
 //! ```
-//! use countwheel_sim::loans::{self, Options};
+//! use countwheel_sim::{Stepped, loans};
 //!
-//! let report = loans::run(7, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+//! let report = loans::run(7, &Stepped::of(loans::STEPS)).unwrap_or_else(|failure| panic!("{failure}"));
 //! assert!(report.attempts > 0);
 //! ```
 
@@ -26,6 +26,7 @@ use countwheel_time::Instant;
 
 use crate::failure::{Failure, Log};
 use crate::random::Random;
+use crate::stepped::Stepped;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 /// From one step to the next.
@@ -45,28 +46,8 @@ const SETTLES: Duration = Duration::from_secs(9);
 /// The longest that a node waits for its turn where nothing is in the way, for each node.
 const TURNS: Duration = Duration::from_secs(4);
 
-/// What of a run is not drawn from its seed.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many steps of 10 ms.
-    pub steps: u64,
-    /// How many of the last things that happened a failure shows.
-    pub log: usize,
-    /// A bug for the checkers to find.
-    #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<crate::planted::PlantedBug>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            steps: 4_000,
-            log: 60,
-            #[cfg(feature = "planted-bugs")]
-            planted_bug: None,
-        }
-    }
-}
+/// How many steps of 10 ms a run has, if nobody says it.
+pub const STEPS: u64 = 4_000;
 
 /// What runs came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -114,7 +95,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// The first rule broken.
-pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+pub fn run(seed: u64, options: &Stepped) -> Result<Report, Box<Failure>> {
     #[cfg(feature = "planted-bugs")]
     let _planted = crate::planted::Planted::new(options.planted_bug);
     let mut world = World::new(seed, options);
@@ -134,14 +115,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     } = world;
     report.seeds = 1;
     report.trace = log.hash;
-    result.map(|()| report).map_err(|what| {
-        Box::new(Failure {
-            seed,
-            step,
-            what,
-            last: log.lines.into(),
-        })
-    })
+    result
+        .map(|()| report)
+        .map_err(|what| log.failure(seed, step, what))
 }
 
 /// An attempt that runs.
@@ -245,7 +221,7 @@ impl Lends for Here<'_> {
 }
 
 impl World {
-    fn new(seed: u64, options: &Options) -> Self {
+    fn new(seed: u64, options: &Stepped) -> Self {
         let mut random = Random::new(seed, "loans");
         let is_calm = random.one_in(3);
         let count = random.between(2, 5);

@@ -16,7 +16,9 @@ use countwheel_durable::store::{MemoryStore, Store};
 use countwheel_sim::ages::{self, Ages};
 use countwheel_sim::machine::Kind;
 use countwheel_sim::world::{self, Options, Part, Report};
-use countwheel_sim::{Failure, idle, stress, timers, year};
+use countwheel_sim::{
+    Failure, flows, gathers, idle, jobs, leases, loans, receipts, stress, timers, year,
+};
 use parking_lot::Mutex;
 
 /// The deterministic simulation of durable timers: seed in, verdict out.
@@ -147,17 +149,17 @@ enum Command {
     /// Run worlds of nodes that find each other in a registry and share the shards of one store.
     Nodes(prove::Nodes),
     /// Run worlds of engines whose timers wait for flows with limits, which change.
-    Flows(prove::FlowsOf),
+    Flows(prove::InSteps),
     /// Run worlds of jobs that act on many timers, while nodes end and shards change hands.
-    Jobs(prove::Jobs),
+    Jobs(prove::InSteps),
     /// Run worlds of workers that lease attempts, and settle, extend and lose them.
-    Leases(prove::Leases),
+    Leases(prove::InSteps),
     /// Run worlds of callers that set timers once and ask again.
-    Receipts(prove::Receipts),
+    Receipts(prove::InSteps),
     /// Run worlds of nodes that lend each other the places of limits.
-    Loans(prove::LoansOf),
+    Loans(prove::InSteps),
     /// Run worlds of workers that ask one node for the leases of all.
-    Gathers(prove::Gathers),
+    Gathers(prove::InSteps),
     /// Put data directories together of copies of different times, and see that each is complete
     /// when it is opened, or refused and unchanged.
     Copies(prove::Copies),
@@ -302,12 +304,22 @@ fn main() -> ExitCode {
         Command::Rot(rots) => rots.run(),
         Command::Shards(shards) => shards.run(),
         Command::Nodes(nodes) => nodes.run(),
-        Command::Flows(flows) => flows.run(),
-        Command::Jobs(jobs) => jobs.run(),
-        Command::Leases(leases) => leases.run(),
-        Command::Receipts(receipts) => receipts.run(),
-        Command::Loans(loans) => loans.run(),
-        Command::Gathers(gathers) => gathers.run(),
+        Command::Flows(of) => of.run("flows", flows::STEPS, flows::run, flows::Report::add),
+        Command::Jobs(of) => of.run("jobs", jobs::STEPS, jobs::run, jobs::Report::add),
+        Command::Leases(of) => of.run("leases", leases::STEPS, leases::run, leases::Report::add),
+        Command::Receipts(of) => of.run(
+            "receipts",
+            receipts::STEPS,
+            receipts::run,
+            receipts::Report::add,
+        ),
+        Command::Loans(of) => of.run("loans", loans::STEPS, loans::run, loans::Report::add),
+        Command::Gathers(of) => of.run(
+            "gathers",
+            gathers::STEPS,
+            gathers::run,
+            gathers::Report::add,
+        ),
         Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),
         Command::Sabotage(sabotages) => sabotages.run(),

@@ -9,6 +9,7 @@ use countwheel_durable::PlantedBug as InEngine;
 use countwheel_peers::PlantedBug as InPeers;
 use countwheel_postgres::PlantedBug as InPostgres;
 
+use crate::failure::Failure;
 use crate::flows;
 use crate::gathers;
 use crate::jobs;
@@ -20,6 +21,7 @@ use crate::panic_text;
 use crate::receipts;
 use crate::rot;
 use crate::shards;
+use crate::stepped::Stepped;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, removed, scrub, starts};
 use crate::world::{self, Options};
 
@@ -299,54 +301,12 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
         "scrub" => scrub::run(seed).err(),
         "shards" => find_in_shards(bug, seed, kind_of(bug)),
         "nodes" => find_in_nodes(bug, seed),
-        "loans" => {
-            let options = loans::Options {
-                planted_bug: Some(bug),
-                ..loans::Options::default()
-            };
-            loans::run(seed, &options).err().map(|failure| failure.what)
-        }
-        "gathers" => {
-            let options = gathers::Options {
-                planted_bug: Some(bug),
-                ..gathers::Options::default()
-            };
-            gathers::run(seed, &options)
-                .err()
-                .map(|failure| failure.what)
-        }
-        "flows" => {
-            let options = flows::Options {
-                planted_bug: Some(bug),
-                ..flows::Options::default()
-            };
-            flows::run(seed, &options).err().map(|failure| failure.what)
-        }
-        "jobs" => {
-            let options = jobs::Options {
-                planted_bug: Some(bug),
-                ..jobs::Options::default()
-            };
-            jobs::run(seed, &options).err().map(|failure| failure.what)
-        }
-        "leases" => {
-            let options = leases::Options {
-                planted_bug: Some(bug),
-                ..leases::Options::default()
-            };
-            leases::run(seed, &options)
-                .err()
-                .map(|failure| failure.what)
-        }
-        "receipts" => {
-            let options = receipts::Options {
-                planted_bug: Some(bug),
-                ..receipts::Options::default()
-            };
-            receipts::run(seed, &options)
-                .err()
-                .map(|failure| failure.what)
-        }
+        "loans" => find_in_steps(bug, seed, loans::STEPS, loans::run),
+        "gathers" => find_in_steps(bug, seed, gathers::STEPS, gathers::run),
+        "flows" => find_in_steps(bug, seed, flows::STEPS, flows::run),
+        "jobs" => find_in_steps(bug, seed, jobs::STEPS, jobs::run),
+        "leases" => find_in_steps(bug, seed, leases::STEPS, leases::run),
+        "receipts" => find_in_steps(bug, seed, receipts::STEPS, receipts::run),
         _ => {
             let options = Options {
                 planted_bug: Some(bug),
@@ -355,6 +315,20 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
             world::run(seed, &options).err().map(|failure| failure.what)
         }
     }
+}
+
+/// The same in a run of so many steps.
+fn find_in_steps<R>(
+    bug: PlantedBug,
+    seed: u64,
+    steps: u64,
+    run: fn(u64, &Stepped) -> Result<R, Box<Failure>>,
+) -> Option<String> {
+    let options = Stepped {
+        planted_bug: Some(bug),
+        ..Stepped::of(steps)
+    };
+    run(seed, &options).err().map(|failure| failure.what)
 }
 
 /// The store that a mistake among shards is in, if it is drawn on another one.

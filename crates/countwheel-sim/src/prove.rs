@@ -12,9 +12,7 @@ use countwheel_sim::machine::{Kind, Machine};
 use countwheel_sim::sabotage::Sabotage;
 use countwheel_sim::stores::{Tally, bytes, calls, copies, histories};
 use countwheel_sim::world::{self, Options};
-use countwheel_sim::{
-    Failure, Random, flows, gathers, jobs, leases, loans, nodes, panic_text, receipts, rot, shards,
-};
+use countwheel_sim::{Failure, Random, Stepped, nodes, panic_text, rot, shards};
 use countwheel_time::{Clock, SystemClock};
 use parking_lot::Mutex;
 
@@ -105,103 +103,18 @@ pub(crate) struct Nodes {
     log: usize,
 }
 
-/// What `sim flows` takes.
+/// What the commands take that run worlds of a number of steps.
 #[derive(Args)]
-pub(crate) struct FlowsOf {
+pub(crate) struct InSteps {
     /// How many seeds.
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
     /// The first seed; `fresh` for one that the clock gives.
     #[arg(long, default_value = "1")]
     first_seed: String,
-    /// How many steps each before everything works.
-    #[arg(long, default_value_t = 300)]
-    steps: u64,
-    /// How many of the last things that happened to show if one fails.
-    #[arg(long, default_value_t = 60)]
-    log: usize,
-}
-
-/// What `sim loans` takes.
-#[derive(Args)]
-pub(crate) struct LoansOf {
-    /// How many seeds.
-    #[arg(long, default_value_t = 1_000)]
-    seeds: u64,
-    /// The first seed; `fresh` for one that the clock gives.
-    #[arg(long, default_value = "1")]
-    first_seed: String,
-    /// How many steps of 10 ms each.
-    #[arg(long, default_value_t = 4_000)]
-    steps: u64,
-    /// How many of the last things that happened to show if one fails.
-    #[arg(long, default_value_t = 60)]
-    log: usize,
-}
-
-/// What `sim jobs` takes.
-#[derive(Args)]
-pub(crate) struct Jobs {
-    /// How many seeds.
-    #[arg(long, default_value_t = 1_000)]
-    seeds: u64,
-    /// The first seed; `fresh` for one that the clock gives.
-    #[arg(long, default_value = "1")]
-    first_seed: String,
-    /// How many steps each before everything works.
-    #[arg(long, default_value_t = 300)]
-    steps: u64,
-    /// How many of the last things that happened to show if one fails.
-    #[arg(long, default_value_t = 60)]
-    log: usize,
-}
-
-/// What `sim gathers` takes.
-#[derive(Args)]
-pub(crate) struct Gathers {
-    /// How many seeds.
-    #[arg(long, default_value_t = 1_000)]
-    seeds: u64,
-    /// The first seed; `fresh` for one that the clock gives.
-    #[arg(long, default_value = "1")]
-    first_seed: String,
-    /// How many steps of 5 ms each.
-    #[arg(long, default_value_t = 8_000)]
-    steps: u64,
-    /// How many of the last things that happened to show if one fails.
-    #[arg(long, default_value_t = 60)]
-    log: usize,
-}
-
-/// What `sim leases` takes.
-#[derive(Args)]
-pub(crate) struct Leases {
-    /// How many seeds.
-    #[arg(long, default_value_t = 1_000)]
-    seeds: u64,
-    /// The first seed; `fresh` for one that the clock gives.
-    #[arg(long, default_value = "1")]
-    first_seed: String,
-    /// How many steps each before everything works.
-    #[arg(long, default_value_t = 300)]
-    steps: u64,
-    /// How many of the last things that happened to show if one fails.
-    #[arg(long, default_value_t = 60)]
-    log: usize,
-}
-
-/// What `sim receipts` takes.
-#[derive(Args)]
-pub(crate) struct Receipts {
-    /// How many seeds.
-    #[arg(long, default_value_t = 1_000)]
-    seeds: u64,
-    /// The first seed; `fresh` for one that the clock gives.
-    #[arg(long, default_value = "1")]
-    first_seed: String,
-    /// How many steps each.
-    #[arg(long, default_value_t = 300)]
-    steps: u64,
+    /// How many steps each; of some worlds before everything works. Each kind has a number of its own.
+    #[arg(long)]
+    steps: Option<u64>,
     /// How many of the last things that happened to show if one fails.
     #[arg(long, default_value_t = 60)]
     log: usize,
@@ -433,123 +346,24 @@ impl Nodes {
     }
 }
 
-impl FlowsOf {
-    pub(crate) fn run(&self) -> ExitCode {
+impl InSteps {
+    pub(crate) fn run<R: Default + fmt::Display + Send>(
+        &self,
+        what: &str,
+        steps: u64,
+        run: fn(u64, &Stepped) -> Result<R, Box<Failure>>,
+        add: fn(&mut R, &R),
+    ) -> ExitCode {
         let first = match first(&self.first_seed) {
             Ok(first) => first,
             Err(code) => return code,
         };
-        let options = flows::Options {
-            steps: self.steps,
+        let options = Stepped {
             log: self.log,
-            ..flows::Options::default()
+            ..Stepped::of(self.steps.unwrap_or(steps))
         };
-        report(self.prove(first, &options), "flows")
-    }
-
-    fn prove(&self, first: u64, options: &flows::Options) -> Result<String, Box<Failure>> {
-        let run = |seed| flows::run(seed, options);
-        prove_all(first, self.seeds, run, flows::Report::add)
-    }
-}
-
-impl LoansOf {
-    pub(crate) fn run(&self) -> ExitCode {
-        let first = match first(&self.first_seed) {
-            Ok(first) => first,
-            Err(code) => return code,
-        };
-        let options = loans::Options {
-            steps: self.steps,
-            log: self.log,
-            ..loans::Options::default()
-        };
-        report(self.prove(first, &options), "loans")
-    }
-
-    fn prove(&self, first: u64, options: &loans::Options) -> Result<String, Box<Failure>> {
-        let run = |seed| loans::run(seed, options);
-        prove_all(first, self.seeds, run, loans::Report::add)
-    }
-}
-
-impl Jobs {
-    pub(crate) fn run(&self) -> ExitCode {
-        let first = match first(&self.first_seed) {
-            Ok(first) => first,
-            Err(code) => return code,
-        };
-        let options = jobs::Options {
-            steps: self.steps,
-            log: self.log,
-            ..jobs::Options::default()
-        };
-        report(self.prove(first, &options), "jobs")
-    }
-
-    fn prove(&self, first: u64, options: &jobs::Options) -> Result<String, Box<Failure>> {
-        let run = |seed| jobs::run(seed, options);
-        prove_all(first, self.seeds, run, jobs::Report::add)
-    }
-}
-
-impl Gathers {
-    pub(crate) fn run(&self) -> ExitCode {
-        let first = match first(&self.first_seed) {
-            Ok(first) => first,
-            Err(code) => return code,
-        };
-        let options = gathers::Options {
-            steps: self.steps,
-            log: self.log,
-            ..gathers::Options::default()
-        };
-        report(self.prove(first, &options), "gathers")
-    }
-
-    fn prove(&self, first: u64, options: &gathers::Options) -> Result<String, Box<Failure>> {
-        let run = |seed| gathers::run(seed, options);
-        prove_all(first, self.seeds, run, gathers::Report::add)
-    }
-}
-
-impl Leases {
-    pub(crate) fn run(&self) -> ExitCode {
-        let first = match first(&self.first_seed) {
-            Ok(first) => first,
-            Err(code) => return code,
-        };
-        let options = leases::Options {
-            steps: self.steps,
-            log: self.log,
-            ..leases::Options::default()
-        };
-        report(self.prove(first, &options), "leases")
-    }
-
-    fn prove(&self, first: u64, options: &leases::Options) -> Result<String, Box<Failure>> {
-        let run = |seed| leases::run(seed, options);
-        prove_all(first, self.seeds, run, leases::Report::add)
-    }
-}
-
-impl Receipts {
-    pub(crate) fn run(&self) -> ExitCode {
-        let first = match first(&self.first_seed) {
-            Ok(first) => first,
-            Err(code) => return code,
-        };
-        let options = receipts::Options {
-            steps: self.steps,
-            log: self.log,
-            ..receipts::Options::default()
-        };
-        report(self.prove(first, &options), "receipts")
-    }
-
-    fn prove(&self, first: u64, options: &receipts::Options) -> Result<String, Box<Failure>> {
-        let run = |seed| receipts::run(seed, options);
-        prove_all(first, self.seeds, run, receipts::Report::add)
+        let proved = prove_all(first, self.seeds, |seed| run(seed, &options), add);
+        report(proved, what)
     }
 }
 

@@ -7,9 +7,9 @@
 //! stay in the store.
 //!
 //! ```
-//! use countwheel_sim::receipts::{self, Options};
+//! use countwheel_sim::{Stepped, receipts};
 //!
-//! let report = receipts::run(7, &Options::default()).unwrap_or_else(|failure| panic!("{failure}"));
+//! let report = receipts::run(7, &Stepped::of(receipts::STEPS)).unwrap_or_else(|failure| panic!("{failure}"));
 //! assert!(report.sets > 0 && report.replayed > 0);
 //! ```
 
@@ -28,34 +28,15 @@ use countwheel_time::{Clock, ManualClock, Timestamp};
 
 use crate::failure::{Failure, Log};
 use crate::random::Random;
+use crate::stepped::Stepped;
 
 /// How many turns may follow each other while no time passes.
 const RESTLESS: usize = 400;
 /// Where the engine keeps receipts.
 const RECEIPTS: &str = "countwheel:internal/receipts";
 
-/// What of a run is not drawn from its seed.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// How many steps it has.
-    pub steps: u64,
-    /// How many of the last things that happened a failure shows.
-    pub log: usize,
-    /// A bug for the checkers to find.
-    #[cfg(feature = "planted-bugs")]
-    pub planted_bug: Option<crate::planted::PlantedBug>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            steps: 300,
-            log: 40,
-            #[cfg(feature = "planted-bugs")]
-            planted_bug: None,
-        }
-    }
-}
+/// How many steps a run has, if nobody says it.
+pub const STEPS: u64 = 300;
 
 /// What runs came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -121,7 +102,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// The first rule broken.
-pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+pub fn run(seed: u64, options: &Stepped) -> Result<Report, Box<Failure>> {
     #[cfg(feature = "planted-bugs")]
     let _planted = crate::planted::Planted::new(options.planted_bug);
     let mut world = World::new(seed, options);
@@ -134,14 +115,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     } = world;
     report.seeds = 1;
     report.trace = log.hash;
-    result.map(|()| report).map_err(|what| {
-        Box::new(Failure {
-            seed,
-            step,
-            what,
-            last: log.lines.into(),
-        })
-    })
+    result
+        .map(|()| report)
+        .map_err(|what| log.failure(seed, step, what))
 }
 
 /// What is known of a set that was done.
@@ -191,7 +167,7 @@ struct Answers {
 }
 
 impl World {
-    fn new(seed: u64, options: &Options) -> Self {
+    fn new(seed: u64, options: &Stepped) -> Self {
         let mut random = Random::new(seed, "receipts");
         let clock = ManualClock::at(Timestamp::from_micros(1_356_998_400_000_000));
         let config = Config {

@@ -243,14 +243,9 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let World {
         report, log, step, ..
     } = world;
-    result.map(|()| report).map_err(|what| {
-        Box::new(Failure {
-            seed,
-            step,
-            what,
-            last: log.lines.into(),
-        })
-    })
+    result
+        .map(|()| report)
+        .map_err(|what| log.failure(seed, step, what))
 }
 
 /// What the seed draws for the whole run.
