@@ -121,7 +121,7 @@ impl Came {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 enum Done {
     Set {
-        replaced: Option<Kind4>,
+        replaced: Option<StateKind>,
         store: u64,
         set: u64,
         revision: u64,
@@ -143,25 +143,9 @@ enum Done {
     RemovedDead,
     RemovedUnreadable,
     Settled {
-        state: Kind4,
+        state: StateKind,
         due: Option<u64>,
     },
-}
-
-/// A state of a timer, as a byte.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Kind4(u8);
-
-impl Kind4 {
-    fn of(kind: StateKind) -> Self {
-        let at = StateKind::ALL.iter().position(|it| *it == kind);
-        Self(at.and_then(|at| u8::try_from(at).ok()).unwrap_or_default())
-    }
-
-    fn as_str(self) -> &'static str {
-        let kind = StateKind::ALL.get(usize::from(self.0));
-        kind.map_or("", |kind| kind.as_str())
-    }
 }
 
 impl Done {
@@ -169,7 +153,7 @@ impl Done {
         use durable::Response as R;
         Ok(match *response {
             R::Set(set) => Self::Set {
-                replaced: set.replaced.map(Kind4::of),
+                replaced: set.replaced,
                 store: set.id.store,
                 set: set.id.set.0,
                 revision: set.revision.0,
@@ -191,7 +175,7 @@ impl Done {
             R::Removed(Was::Dead) => Self::RemovedDead,
             R::Removed(Was::Unreadable) => Self::RemovedUnreadable,
             R::Settled(settled) => Self::Settled {
-                state: Kind4::of(settled.state),
+                state: settled.state,
                 due: settled.due.map(Timestamp::as_micros),
             },
             R::Forgotten(_) | R::Configured(_) | R::Extended(_) => {
@@ -1519,7 +1503,7 @@ mod tests {
 
     #[test]
     fn a_result_takes_no_more_room_than_is_kept_for_it() {
-        let (most, state) = (u64::MAX, Kind4(3));
+        let (most, state) = (u64::MAX, StateKind::Dead);
         for done in [
             Done::Set {
                 replaced: Some(state),

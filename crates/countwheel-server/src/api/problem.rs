@@ -220,7 +220,7 @@ impl Problem {
     }
 
     /// What a line of a batch says of it.
-    pub(crate) fn line(&self) -> impl Serialize + '_ {
+    pub(crate) fn line(&self) -> LineBody<'_> {
         let (code, _, _) = self.code.parts();
         LineBody {
             code,
@@ -301,8 +301,9 @@ impl Problem {
     }
 }
 
+/// What is wrong, as a line of a batch says it.
 #[derive(Serialize)]
-struct LineBody<'a> {
+pub(crate) struct LineBody<'a> {
     code: &'a str,
     detail: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -322,23 +323,13 @@ struct Body<'a> {
     r#type: String,
     title: &'a str,
     status: u16,
-    detail: &'a str,
-    code: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    state: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    revision: Option<Revision>,
+    #[serde(flatten)]
+    line: LineBody<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     purge: Option<&'a Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ceiling: Option<&'a Value>,
     /// Of an atomic batch, the operation that is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     item: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    errors: Option<[FieldError<'a>; 1]>,
-    #[serde(flatten)]
-    lease: Option<&'a Map<String, Value>>,
 }
 
 #[derive(Serialize)]
@@ -354,15 +345,9 @@ impl IntoResponse for Problem {
             r#type: format!("/problems/{code}"),
             title,
             status: status.as_u16(),
-            detail: &self.detail,
-            code,
-            state: self.state,
-            revision: self.revision,
+            line: self.line(),
             purge: self.purge.as_deref(),
-            ceiling: self.ceiling.as_deref(),
-            lease: self.lease.as_deref(),
             item: self.item,
-            errors: self.errors(),
         };
         let mut response = super::answer(status, &body);
         let headers = response.headers_mut();
