@@ -421,6 +421,32 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head, payload].concat()
 }
 
+/// A frame that begins a request or an answer.
+const HEADERS: u8 = 1;
+
+/// Begins the side of a server.
+async fn greet(stream: &mut TlsStream<TcpStream>) -> std::io::Result<()> {
+    const PREFACE: usize = 24;
+    stream.write_all(&frame(4, 0, 0, &[])).await?;
+    let mut preface = [0; PREFACE];
+    stream.read_exact(&mut preface).await?;
+    Ok(())
+}
+
+/// The stream of the next request.
+async fn next_request(stream: &mut TlsStream<TcpStream>) -> std::io::Result<u32> {
+    let mut head = [0; 9];
+    loop {
+        stream.read_exact(&mut head).await?;
+        let [a, b, c, kind, _, id @ ..] = head;
+        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
+        stream.read_exact(&mut payload).await?;
+        if kind == HEADERS {
+            return Ok(u32::from_be_bytes(id));
+        }
+    }
+}
+
 /// Answers each request, but for the second one of the first connection: that one is told which stream was the last,
 /// and that the connection ends.
 async fn go_away(
@@ -429,22 +455,10 @@ async fn go_away(
     last: u32,
     send: Sender<usize>,
 ) -> std::io::Result<()> {
-    const PREFACE: usize = 24;
-    const HEADERS: u8 = 1;
-    stream.write_all(&frame(4, 0, 0, &[])).await?;
-    let mut preface = [0; PREFACE];
-    stream.read_exact(&mut preface).await?;
-    let mut head = [0; 9];
+    greet(&mut stream).await?;
     loop {
-        stream.read_exact(&mut head).await?;
-        let [a, b, c, kind, _, id @ ..] = head;
-        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
-        stream.read_exact(&mut payload).await?;
-        if kind != HEADERS {
-            continue;
-        }
+        let id = next_request(&mut stream).await?;
         send.send(connection).unwrap_or_default();
-        let id = u32::from_be_bytes(id);
         if connection == 0 && id > 1 {
             let last = [last.to_be_bytes(), [0; 4]].concat();
             stream.write_all(&frame(7, 0, 0, &last)).await?;
@@ -486,27 +500,15 @@ async fn allow_no_more(
     mut stream: TlsStream<TcpStream>,
     send: Sender<usize>,
 ) -> std::io::Result<()> {
-    const PREFACE: usize = 24;
-    const HEADERS: u8 = 1;
     const NO_STREAMS: [u8; 6] = [0, 3, 0, 0, 0, 0];
-    stream.write_all(&frame(4, 0, 0, &[])).await?;
-    let mut preface = [0; PREFACE];
-    stream.read_exact(&mut preface).await?;
-    let mut head = [0; 9];
+    greet(&mut stream).await?;
     loop {
-        stream.read_exact(&mut head).await?;
-        let [a, b, c, kind, _, id @ ..] = head;
-        let mut payload = vec![0; usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c)];
-        stream.read_exact(&mut payload).await?;
-        if kind != HEADERS {
-            continue;
-        }
+        let id = next_request(&mut stream).await?;
         send.send(connection).unwrap_or_default();
         if connection == 0 {
             // It comes before the answer, so it is known once the answer is.
             stream.write_all(&frame(4, 0, 0, &NO_STREAMS)).await?;
         }
-        let id = u32::from_be_bytes(id);
         stream.write_all(&frame(HEADERS, 5, id, &[0x88])).await?;
     }
 }
