@@ -141,14 +141,20 @@ export class Http {
     const changes = call.method !== "GET" && call.path !== "/v1/simulate";
     const deadline = this.clock.now() + (call.timeout ?? this.timeout) + (call.longer ?? 0);
     let doubt = false;
+    let before: Failure | undefined;
     for (let number = 1; ; number += 1) {
       let failure: Failure;
+      const begun = this.clock.now();
       try {
         return await this.once(call, body, deadline);
       } catch (error) {
         if (!(error instanceof Failed)) throw error;
         failure = error.failure;
       }
+      // A last try that had less than its time says less than the one before it.
+      const short = failure.error instanceof TimeoutError && deadline - begun < this.tryTimeout;
+      if (short && before !== undefined) failure = { ...before, doubt: true };
+      before = failure;
       const { error } = failure;
       if (error.transient) this.next();
       doubt ||= failure.doubt && changes;
@@ -176,7 +182,7 @@ export class Http {
   }
 
   /** Opens a stream: an answer whose body is read by the caller. Throws `Failed`, or the reason of the caller's signal. */
-  async open(call: Omit<Call, "has" | "repeatable">, body: BodyInit | undefined, type: string, stop: Stop): Promise<Response> {
+  async open(call: Omit<Call, "has" | "repeatable">, body: string | ReadableStream<Uint8Array> | undefined, type: string, stop: Stop): Promise<Response> {
     const response = await this.send(call, body, stop);
     if (response.ok && essence(response) === type && response.body !== null) return response;
     await this.read(response, stop, "");
@@ -186,7 +192,7 @@ export class Http {
 
   private async send(
     call: Omit<Call, "has" | "repeatable">,
-    body: BodyInit | undefined,
+    body: string | ReadableStream<Uint8Array> | undefined,
     stop: Stop,
   ): Promise<Response> {
     const headers = new Headers();
