@@ -77,6 +77,7 @@ export class BatchResults implements AsyncIterable<BatchLine> {
       if (!opened && !(error instanceof Failed)) throw cause;
       throw new UnknownOutcomeError(`the batch broke off after ${results} results: later operations may have been done`, cause);
     } finally {
+      source.end();
       stop.abort();
       stop.end();
     }
@@ -110,7 +111,15 @@ function operations(all: Iterable<BatchOperation> | AsyncIterable<BatchOperation
   const iterator = Symbol.asyncIterator in all ? all[Symbol.asyncIterator]() : all[Symbol.iterator]();
   const encoder = new TextEncoder();
   let next: IteratorResult<BatchOperation> | Promise<IteratorResult<BatchOperation>> | undefined;
+  let ended = false;
+  const end = (): void => {
+    if (ended) return;
+    ended = true;
+    Promise.resolve(iterator.return?.()).catch(() => {});
+  };
   const source = {
+    /** Takes nothing more of the operations. */
+    end,
     /** What the caller's own iterator has thrown. */
     fault: undefined as { error: unknown } | undefined,
     body: new ReadableStream<Uint8Array>({
@@ -118,7 +127,7 @@ function operations(all: Iterable<BatchOperation> | AsyncIterable<BatchOperation
         progress();
         try {
           let text = "";
-          while (text.length < PIECE) {
+          while (text.length < PIECE && !ended) {
             next ??= iterator.next();
             const got = next instanceof Promise ? await first(next, text === "" ? ALIVE : 0, http) : next;
             if (got === undefined) {
@@ -128,21 +137,20 @@ function operations(all: Iterable<BatchOperation> | AsyncIterable<BatchOperation
             }
             next = undefined;
             if (got.done) {
+              ended = true;
               if (text !== "") controller.enqueue(encoder.encode(text));
               controller.close();
               return;
             }
             text += `${json(got.value)}\n`;
           }
-          controller.enqueue(encoder.encode(text));
+          if (!ended) controller.enqueue(encoder.encode(text));
         } catch (error) {
           source.fault = { error };
           controller.error(error);
         }
       },
-      async cancel() {
-        await iterator.return?.();
-      },
+      cancel: end,
     }, { highWaterMark: 0 }),
   };
   return source;

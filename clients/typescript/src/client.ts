@@ -323,7 +323,8 @@ export class Client {
 
   private async settle(verb: string, body: object, options: CallOptions): Promise<api.LeaseResult | api.LeaseResult[]> {
     // An outcome is guarded by its token, so a repeat does no more than the first.
-    if (!Array.isArray(body)) return await this.json("POST", `/v1/leases:${verb}`, "state", options, { body, repeatable: true });
+    const has = verb === "extend" ? "leased_until" : "state";
+    if (!Array.isArray(body)) return await this.json("POST", `/v1/leases:${verb}`, has, options, { body, repeatable: true });
     const items = { body: { items: body }, repeatable: true };
     return (await this.json<api.LeaseResults>("POST", `/v1/leases:${verb}`, "results", options, items)).results;
   }

@@ -161,11 +161,12 @@ export class Http {
       const asked = error instanceof ProblemError ? (error.retryAfter ?? 0) : 0;
       const pause = Math.max(asked, wait(number, this.backoff, this.random));
       const again = failure.again && (call.repeatable || !failure.doubt);
-      if (!again || this.clock.now() + pause >= deadline) {
-        throw doubt ? new UnknownOutcomeError(`it is unknown whether ${call.method} ${call.path} was done: ${error.message}`, error) : error;
-      }
+      const last = doubt ? new UnknownOutcomeError(`it is unknown whether ${call.method} ${call.path} was done: ${error.message}`, error) : error;
+      if (!again || this.clock.now() + pause >= deadline) throw last;
       this.onRetry?.({ error, number, wait: pause });
       await this.clock.sleep(pause, call.signal);
+      // The sleep may have been longer: a try without time to answer would only cast doubt.
+      if (this.clock.now() >= deadline) throw last;
     }
   }
 
