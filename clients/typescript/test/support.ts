@@ -135,12 +135,17 @@ export class QuickClock implements Clock {
         reject(signal.reason);
         return;
       }
-      const sleeper = { at: this.time + milliseconds, wake: resolve };
-      this.sleepers.add(sleeper);
-      signal?.addEventListener("abort", () => {
+      const aborted = () => {
         this.sleepers.delete(sleeper);
-        reject(signal.reason);
-      });
+        reject(signal?.reason);
+      };
+      const wake = () => {
+        signal?.removeEventListener("abort", aborted);
+        resolve();
+      };
+      const sleeper = { at: this.time + milliseconds, wake };
+      this.sleepers.add(sleeper);
+      signal?.addEventListener("abort", aborted);
       this.tick();
     });
   }
