@@ -960,7 +960,10 @@ export interface components {
             accept_loss?: boolean;
             /** @description The schema. Default: countwheel. */
             schema?: string;
-            /** @description The URL of the database. */
+            /**
+             * Format: database-url
+             * @description The URL of the database.
+             */
             store: string;
             /** @description A file with what the certificate of the database comes from. */
             store_ca?: string;

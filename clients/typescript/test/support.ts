@@ -129,12 +129,12 @@ export class QuickClock implements Clock {
   }
 
   sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
-    this.sleeps.push(milliseconds);
     return new Promise((resolve, reject) => {
       if (signal?.aborted) {
         reject(signal.reason);
         return;
       }
+      this.sleeps.push(milliseconds);
       const aborted = () => {
         this.sleepers.delete(sleeper);
         reject(signal?.reason);
