@@ -84,9 +84,9 @@ export class Client {
     });
   }
 
-  /** Shows a timer. */
-  get(queue: string, key: string, options: CallOptions = {}): Promise<api.Timer> {
-    return this.json("GET", timerPath(queue, key), "state", options);
+  /** Shows a timer, with `body: "text"` also its body. */
+  get(queue: string, key: string, options: { body?: "text" } & CallOptions = {}): Promise<api.Timer> {
+    return this.json("GET", timerPath(queue, key), "state", options, { query: { body: options.body } });
   }
 
   /** The timers of a queue in order of their due times. Further pages are fetched as they are needed. */
@@ -95,14 +95,13 @@ export class Client {
   }
 
   /** The same, page by page. A page may have no items although more follow. */
-  async *pages(queue: string, filter: api.ListTimers = {}, options: CallOptions = {}): AsyncGenerator<api.TimerPage, void, undefined> {
-    const path = `${queuePath(queue)}/timers`;
-    for (let after = filter.after; ; ) {
-      const page = await this.json<api.TimerPage>("GET", path, "items", options, { query: { ...filter, after } });
-      yield page;
-      if (page.next === null) return;
-      after = page.next;
-    }
+  pages(queue: string, filter: api.ListTimers = {}, options: CallOptions = {}): AsyncGenerator<api.TimerPage, void, undefined> {
+    return this.paged(`${queuePath(queue)}/timers`, filter, options);
+  }
+
+  /** The timers of all queues in order of their due times. */
+  async *listAll(filter: api.ListAllTimers = {}, options: CallOptions = {}): AsyncGenerator<api.Timer, void, undefined> {
+    for await (const page of this.paged("/v1/timers", filter, options)) yield* page.items;
   }
 
   /** Makes a pending timer due now. */
@@ -124,9 +123,18 @@ export class Client {
     });
   }
 
-  /** How many timers each queue has. */
-  queues(options: CallOptions = {}): Promise<api.Queues> {
-    return this.json("GET", "/v1/queues", "queues", options);
+  /** How many timers each queue has, over all pages. Counts may be of different moments. */
+  async queues(filter: api.ListQueues = {}, options: CallOptions = {}): Promise<api.Queues> {
+    let all: api.Queues | undefined;
+    for (let after: string | undefined; ; ) {
+      const query = { ...filter, after };
+      const page = await this.json<api.Queues & { next?: string | null }>("GET", "/v1/queues", "queues", options, { query });
+      const { next, ...rest } = page;
+      const exact = all?.exact ?? rest.exact;
+      all = { ...rest, ...(exact !== undefined && { exact }), queues: [...(all?.queues ?? []), ...rest.queues] };
+      if (typeof next !== "string") return all;
+      after = next;
+    }
   }
 
   /** The settings and the counts of a queue. */
@@ -313,6 +321,15 @@ export class Client {
   /** Whether the service works. */
   health(options: CallOptions = {}): Promise<api.Health> {
     return this.json("GET", "/healthz", "status", options);
+  }
+
+  private async *paged(path: string, filter: api.ListTimers, options: CallOptions): AsyncGenerator<api.TimerPage, void, undefined> {
+    for (let after = filter.after; ; ) {
+      const page = await this.json<api.TimerPage>("GET", path, "items", options, { query: { ...filter, after } });
+      yield page;
+      if (page.next === null) return;
+      after = page.next;
+    }
   }
 
   private async leases(path: string, request: api.LeaseRequest, options: CallOptions): Promise<{ leases: api.Lease[] }> {

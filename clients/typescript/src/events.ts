@@ -5,6 +5,8 @@ import { LineTooLong, lines } from "./lines.js";
 
 /** Which events, and from where on. */
 export interface EventsOptions {
+  /** Only those of queues in this namespace. */
+  namespace?: string;
   /** Only those of this queue. */
   queue?: string;
   /** Only those of timers whose key begins with this. */
@@ -35,7 +37,7 @@ export interface ServerEvent {
 
 /** Reads the stream of events, over as many connections as it takes. */
 export async function* events(http: Http, options: EventsOptions): AsyncGenerator<ServerEvent, void, undefined> {
-  const { queue, prefix, kinds, signal } = options;
+  const { namespace, queue, prefix, kinds, signal } = options;
   const most = options.maxEvent ?? 1024 * 1024;
   const position: Position = { id: options.lastEventId, retry: 0 };
   let failures = 0;
@@ -49,7 +51,7 @@ export async function* events(http: Http, options: EventsOptions): AsyncGenerato
       const call = {
         method: "GET",
         path: "/v1/events",
-        query: { queue, prefix, kinds: kinds?.join(",") },
+        query: { namespace, queue, prefix, kinds: kinds?.join(",") },
         headers: { accept: "text/event-stream", "last-event-id": position.id },
       } as const;
       const response = await http.open(call, undefined, "text/event-stream", stop);

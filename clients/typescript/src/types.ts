@@ -26,7 +26,28 @@ export type Removed = Schemas["Removed"];
 export type Revive = Schemas["Revive"];
 export type Resend = Schemas["Resend"];
 export type TimerPage = Schemas["TimerPage"];
-export type ListTimers = Schemas["ListTimersQuery"];
+/** Which timers of a queue a list has. The service refuses what it does not know. */
+export interface ListTimers extends Omit<ListTimersQuery, "include"> {
+  /** The order of the list. Default: `due`. */
+  order?: "due" | "created" | "trouble";
+  /** What each timer has besides. */
+  include?: "next_attempts";
+}
+type ListTimersQuery = Schemas["ListTimersQuery"];
+/** Which timers of all queues a list has. */
+export interface ListAllTimers extends ListTimers {
+  /** Only timers of queues whose names begin with this. */
+  queue_prefix?: string;
+}
+/** Which queues are shown. */
+export interface ListQueues {
+  /** Only queues whose names begin with this. */
+  prefix?: string;
+  /** Only queues that have timers in this state. */
+  state?: "pending" | "delivering" | "done" | "dead";
+  /** How many a page has. */
+  limit?: number;
+}
 export type Queues = Schemas["Queues"];
 export type QueueCounts = Schemas["QueueCounts"];
 export type Queue = Schemas["Queue"];

@@ -196,6 +196,43 @@ test("a refusal names the field, and a wrong token is an error of its own", asyn
   assert.deepEqual((await new Client({ url: guarded.url, token: "right" }).queues()).queues, []);
 });
 
+test("events of the program are read, and a stream goes on behind the last one, also over a crash", async (t) => {
+  const watched = await Service.start(t);
+  const client = new Client({ url: watched.url });
+  const probe = await fetch(`${watched.url}/v1/events`);
+  await probe.body?.cancel();
+  if (probe.status === 404) {
+    t.skip("the program has no events yet");
+    return;
+  }
+  const control = new AbortController();
+  const stream = client.events({ queue: "watched", kinds: ["set", "removed"], signal: control.signal });
+  const first = stream.next();
+  // The stream begins with what happens once it is open, so the first set is made until one is told.
+  let told = false;
+  void first.then(() => (told = true));
+  await until(async () => {
+    if (!told) await client.set("watched", "k", timer());
+    return told || undefined;
+  }, "a set is told");
+  const { value } = await first;
+  assert.deepEqual([value?.kind, (value?.data as { key: string }).key], ["set", "k"]);
+  await client.remove("watched", "k");
+  let last = value!;
+  while (last.kind !== "removed") last = (await stream.next()).value!;
+  await client.set("watched", "behind", timer());
+  const behind = client.events({ queue: "watched", lastEventId: last.id!, signal: control.signal });
+  const { value: next } = await behind.next();
+  assert.deepEqual([next?.kind, (next?.data as { key: string }).key], ["set", "behind"]);
+  await behind.return();
+  await watched.kill();
+  await watched.start();
+  // What the memory of the killed program had is gone: the stream says so.
+  while (last.kind !== "gap") last = (await stream.next()).value!;
+  control.abort();
+  await assert.rejects(client.events({ kinds: ["dance"] }).next(), code("malformed"));
+});
+
 test("the speaker of the proof answers a line for each line", async () => {
   const speaker = spawn(process.execPath, ["test/speaker.mjs", service.url, service.url], { stdio: ["pipe", "pipe", "inherit"] });
   const lines = createInterface({ input: speaker.stdout })[Symbol.asyncIterator]();
