@@ -15,4 +15,4 @@ rm -rf dist build
 node scripts/readme.mjs
 node node_modules/typescript/bin/tsc -p tsconfig.json
 node node_modules/typescript/bin/tsc -p tsconfig.test.json
-node --test --test-reporter=spec build/test/*.test.js
+node --test --test-timeout=60000 --test-concurrency=4 --test-reporter=spec build/test/*.test.js
