@@ -170,7 +170,7 @@ class ThroughTasks:
                 except StopAsyncIteration:
                     return
         finally:
-            self._portal.call(values.aclose)  # type: ignore[attr-defined]
+            self._portal.call(values.aclose)  # type: ignore[attr-defined, call-arg]
 
 
 class BothClients(unittest.TestCase):

@@ -209,7 +209,12 @@ class Verbs(BothClients):
             for n in range(4):
                 client.set(queue, f"k{n}", in_=0, body={"n": n})
             leases: list[Any] = []
-            until(lambda: leases.extend(client.lease([queue, f"{queue}-2"], max=4, wait=2, worker="w")) or len(leases) == 4)
+
+            def all_leased(client: Any = client, queue: str = queue, leases: list[Any] = leases) -> bool:
+                leases += client.lease([queue, f"{queue}-2"], max=4, wait=2, worker="w")
+                return len(leases) == 4
+
+            until(all_leased)
             one, two, three, four = leases
             self.assertEqual(client.get(queue, one["key"])["worker"], "w")
             self.assertGreater(client.extend(one, "5m")["leased_until"], one["leased_until"])

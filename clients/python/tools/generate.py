@@ -68,8 +68,8 @@ class Types:
             return f"{comment}{name} = {self.type(schema)}\n"
         required = set(schema.get("required", ()))
         fields = []
-        for field, kind in schema["properties"].items():
-            text = self.type(kind)
+        for field, value in schema["properties"].items():
+            text = self.type(value)
             fields.append((field, text if field in required else f"NotRequired[{text}]"))
         if all(field.isidentifier() and not keyword.iskeyword(field) for field, _ in fields):
             lines = [f"    {field}: {text}\n" for field, text in fields]
@@ -95,22 +95,22 @@ class Types:
             return f"Literal[{schema['const']!r}]".replace("'", '"')
         if "enum" in schema:
             return f"Literal[{', '.join(json.dumps(word) for word in schema['enum'])}]"
-        kind = schema.get("type")
-        if isinstance(kind, list):
-            return f"Union[{', '.join(self.type({**schema, 'type': one}) for one in kind)}]"
-        if kind == "array":
+        form = schema.get("type")
+        if isinstance(form, list):
+            return f"Union[{', '.join(self.type({**schema, 'type': one}) for one in form)}]"
+        if form == "array":
             return f"list[{self.type(schema.get('items', {}))}]"
-        if kind == "object":
+        if form == "object":
             if schema.get("properties"):
                 raise SystemExit(f"an object without a name in {self.under_way}")
             values = schema.get("additionalProperties")
             return f"dict[str, {self.type(values) if isinstance(values, dict) else 'Any'}]"
-        return PRIMITIVES.get(str(kind), "Any")
+        return PRIMITIVES.get(str(form), "Any")
 
 
 def names_used() -> list[str]:
     """The types that the package imports."""
-    names = set()
+    names: set[str] = set()
     for path in [*PACKAGE.glob("*.py"), *(PACKAGE / "_async").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module == "_types":

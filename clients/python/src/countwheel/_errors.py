@@ -23,7 +23,7 @@ class InvalidURL(CountwheelError, ValueError):
 class Unreachable(CountwheelError):
     """No connection to the server could be made: a wrong host or port, a server that is down, or TLS that failed.
 
-    The request was not sent.
+    Nothing was changed. A read has this error as well if its connection ends before the answer does.
     """
 
     transient = True

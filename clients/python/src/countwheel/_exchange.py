@@ -186,6 +186,22 @@ def failure_of(error: Exception, *, server: str, sent: bool, within: float) -> C
     raise error
 
 
+class FirstBytes:
+    """Looks at the first bytes of a connection, so that what speaks no HTTP is known before it falls silent or ends."""
+
+    def __init__(self) -> None:
+        self._seen: bytes | None = b""
+
+    def look(self, chunk: bytes) -> None:
+        if self._seen is None or not chunk:
+            return
+        self._seen += chunk[:8]
+        if not self._seen.startswith(b"HTTP/"[: len(self._seen)]):
+            raise httpcore.RemoteProtocolError(f"it begins with {self._seen[:8]!r}")
+        if len(self._seen) >= 5:
+            self._seen = None
+
+
 def _is_cut(reason: str) -> bool:
     """Whether the peer has closed the connection, and has not broken the rules of HTTP."""
     reason = reason.lower()
@@ -203,6 +219,7 @@ class Attempts:
         self._failures = 0
         #: The failure of an attempt that may have been acted upon.
         self._unknown: CountwheelError | None = None
+        self._last: CountwheelError | None = None
 
     def left(self) -> float:
         """The seconds that are left of the total. A call that waits by itself has these beside."""
@@ -212,6 +229,10 @@ class Attempts:
         """The wait before the next attempt. Raises the error if there is none."""
         call = self._call
         self._failures += 1
+        if isinstance(error, TimedOut) and not error.outcome_unknown and self._last is not None:
+            # What is left of the total was too short to connect: the failure before it says more.
+            error = self._last
+        self._last = error
         if call.changes and error.outcome_unknown:
             self._unknown = self._unknown or error
             if not call.repeatable:
@@ -234,8 +255,8 @@ class Attempts:
         what = f"{self._call.method} {self._call.path}"
         problem = error if isinstance(error, Problem) else None
         if self._unknown is None:
-            return OutcomeUnknown(f"{what}: {error}") if isinstance(error, Cut) else error
-        if isinstance(self._unknown, (TimedOut, NotCountwheel)) and self._unknown is error:
+            return Unreachable(str(error)) if isinstance(error, Cut) else error
+        if isinstance(error, (TimedOut, NotCountwheel)) and error.outcome_unknown:
             return error
         if problem is not None and self._call.replays and not problem.transient:
             return problem

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import httpcore
 
+from .._exchange import FirstBytes
+
 T = TypeVar("T")
 
 #: What may be given where many values are read one by one.
@@ -86,9 +88,12 @@ class _Backend(httpcore.NetworkBackend):
 class _Stream(httpcore.NetworkStream):
     def __init__(self, inner: httpcore.NetworkStream) -> None:
         self._inner = inner
+        self._first = FirstBytes()
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return self._inner.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+        chunk = self._inner.read(max_bytes, _left(timeout, httpcore.ReadTimeout))
+        self._first.look(chunk)
+        return chunk
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         for start in range(0, len(buffer), _SLICE):
