@@ -132,6 +132,12 @@ def answer(status: str, body: bytes, kind: str = "application/json", *headers: s
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+def closed_port() -> str:
+    """The URL of a port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return "http://127.0.0.1:%d" % server.getsockname()[1]
+
+
 def answers(*texts: bytes) -> Callable[[socket.socket, int], None]:
     """Answers one request after the other, over all connections; the last one goes on."""
     lock, left = threading.Lock(), list(texts)

@@ -23,7 +23,7 @@ from countwheel import (
     Unreachable,
 )
 
-from .support import ONCE, SOON, BothClients, Stub, answer, answers, read_request
+from .support import ONCE, SOON, BothClients, Stub, answer, answers, closed_port, read_request
 
 TIMER = json.dumps({"revision": 1, "state": "pending", "key": "k"}).encode()
 WAS_SET = json.dumps({"revision": 1, "due": "2026-03-01T12:00:00.000000Z", "key": "k", "replaced": None}).encode()
@@ -33,11 +33,6 @@ MOVED = json.dumps({"revision": 2, "old_due": "…", "due": "…"}).encode()
 def problem(status: str, code: str, *headers: str, **more: Any) -> bytes:
     body = json.dumps({"code": code, "status": int(status.split()[0]), "detail": "so it is", **more})
     return answer(status, body.encode(), "application/problem+json", *headers)
-
-
-def closed_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return "http://127.0.0.1:%d" % server.getsockname()[1]
 
 
 class Hostile(BothClients):
