@@ -68,7 +68,9 @@ class Running:
 KINDS = ("threads", "tasks")
 
 
-class Workers(unittest.TestCase):
+class AtWork(unittest.TestCase):
+    """With a service that has a pull queue."""
+
     service: Service
     client: Client
 
@@ -84,6 +86,8 @@ class Workers(unittest.TestCase):
         self.addCleanup(self.client.close)
         self.client.put_queue("jobs", {"mode": "pull", "retry": {"fixed": "10ms", "max_attempts": 3}})
 
+
+class Workers(AtWork):
     def states(self) -> dict[str, str]:
         return {timer["key"]: timer["state"] for timer in self.client.list("jobs")}
 
@@ -137,6 +141,8 @@ class Workers(unittest.TestCase):
             self.assertTrue(timer["attempts"][0].get("detail", "").startswith("ValueError: üü"))
             self.assertEqual(self.client.get("jobs", f"{kind}-never")["attempts"][0].get("detail"), "never")
 
+
+class Leases(AtWork):
     def test_a_lease_is_extended_while_its_handler_runs(self) -> None:
         ran = dict.fromkeys(KINDS, 0)
 

@@ -1,0 +1,53 @@
+"""The code of the README runs, from top to bottom, and mypy takes it: see check.sh."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+from .support import ROOT, Service
+
+BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks() -> list[tuple[bool, str]]:
+    """The blocks of Python of the README, and whether they run."""
+    found = BLOCK.findall((ROOT / "README.md").read_text("utf-8"))
+    return [(not mark, text) for mark, text in found]
+
+
+def script() -> str:
+    """All blocks as one module."""
+    return "\n".join(text for _, text in blocks())
+
+
+class Readme(unittest.TestCase):
+    def test_its_code_runs(self) -> None:
+        names: dict[str, Any] = {"__name__": "readme"}
+        out = io.StringIO()
+        with Service("--allow-private-targets") as service:
+            for runs, text in blocks():
+                code = compile(text.replace("http://127.0.0.1:7070", service.url), "README.md", "exec")
+                if runs:
+                    with contextlib.redirect_stdout(out):
+                        exec(code, names)
+        names["server"].server_close()
+        said = out.getvalue().splitlines()
+        self.assertGreaterEqual(len(blocks()), 8)
+        self.assertTrue(said[0].startswith("pending 20"), said)
+        self.assertEqual(said[1:3], ["order-42", "pending"])
+        self.assertEqual(said[3].split()[:2], ["revision_mismatch", "412"])
+        self.assertIn("order-50", said)
+        self.assertIn("job-1 1 b'{\"n\":7}'", said)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        Path(sys.argv[1]).write_text(script(), "utf-8")
+    else:
+        unittest.main()
