@@ -35,7 +35,7 @@ def problem(status: str, code: str, *headers: str, **more: Any) -> bytes:
     return answer(status, body.encode(), "application/problem+json", *headers)
 
 
-class Hostile(BothClients):
+class Asked(BothClients):
     def fails(
         self,
         kind: type[CountwheelError],
@@ -57,6 +57,8 @@ class Hostile(BothClients):
                 errors.append(caught.exception)
         return errors
 
+
+class Hostile(Asked):
     def test_a_url_that_is_none_is_refused_at_once(self) -> None:
         for url in (
             "127.0.0.1:7070",
@@ -81,16 +83,6 @@ class Hostile(BothClients):
             with self.assertRaises(Unreachable) as caught:
                 client.set("q", "k", in_="1h")
             self.assertFalse(caught.exception.outcome_unknown)
-        for _, client in self.each("http://name.invalid", retries=ONCE):
-            with self.assertRaises(Unreachable):
-                client.get("q", "k")
-
-    def test_nobody_there_is_asked_again_for_the_whole_time(self) -> None:
-        for _, client in self.each(closed_port(), retries=Retries(total=0.4, first=0.01, cap=0.02)):
-            begun = time.monotonic()
-            with self.assertRaises(Unreachable):
-                client.move("q", "k", by="1h")
-            self.assertGreater(time.monotonic() - begun, 0.3)
 
     def test_no_tls_where_it_is_expected_is_unreachable(self) -> None:
         def act(peer: socket.socket, number: int) -> None:
@@ -198,6 +190,15 @@ class Hostile(BothClients):
         self.fails(
             TimedOut, act, lambda client: client.set("q", "k", in_="1h", body=body), timeout=0.3, within=3.0
         )
+
+
+class Repeats(Asked):
+    def test_nobody_there_is_asked_again_for_the_whole_time(self) -> None:
+        for _, client in self.each(closed_port(), retries=Retries(total=0.4, first=0.01, cap=0.02)):
+            begun = time.monotonic()
+            with self.assertRaises(Unreachable):
+                client.move("q", "k", by="1h")
+            self.assertGreater(time.monotonic() - begun, 0.3)
 
     def test_all_attempts_end_within_the_total(self) -> None:
         def act(peer: socket.socket, number: int) -> None:

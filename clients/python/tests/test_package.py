@@ -12,7 +12,6 @@ import zipfile
 from pathlib import Path
 
 from .support import ROOT, Service
-from .test_readme import script
 
 TRY = """
 import asyncio, sys
@@ -54,16 +53,6 @@ class Package(unittest.TestCase):
             )
             with Service("--allow-private-targets") as service:
                 self.assertEqual(self._run(python, "-I", "-c", TRY, service.url, cwd=folder).strip(), "pending")
-
-    def test_the_code_of_the_readme_has_right_types(self) -> None:
-        with tempfile.TemporaryDirectory() as text:
-            path = Path(text) / "readme.py"
-            path.write_text(script(), "utf-8")
-            self._run(
-                *(sys.executable, "-m", "mypy", "--config-file", os.devnull, "--check-untyped-defs"),
-                *("--cache-dir", f"{text}/cache", "--follow-imports", "silent", str(path)),
-                cwd=ROOT,
-            )
 
     def _run(self, *command: str, cwd: Path | None = None) -> str:
         environment = dict(os.environ)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import sys
 import unittest
 from pathlib import Path
 from typing import Any
@@ -15,30 +14,25 @@ from .support import ROOT, Service
 BLOCK = re.compile(r"^```python( no-run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def blocks() -> list[tuple[bool, str]]:
-    """The blocks of Python of the README, and whether they run."""
-    found = BLOCK.findall((ROOT / "README.md").read_text("utf-8"))
-    return [(not mark, text) for mark, text in found]
-
-
-def script() -> str:
-    """All blocks as one module."""
-    return "\n".join(text for _, text in blocks())
+def blocks(path: Path) -> list[tuple[bool, str]]:
+    """The blocks of Python of a page, and whether they run."""
+    return [(not mark, text) for mark, text in BLOCK.findall(path.read_text("utf-8"))]
 
 
 class Readme(unittest.TestCase):
     def test_its_code_runs(self) -> None:
         names: dict[str, Any] = {"__name__": "readme"}
         out = io.StringIO()
+        found = blocks(ROOT / "README.md")
         with Service("--allow-private-targets") as service:
-            for runs, text in blocks():
+            for runs, text in found:
                 code = compile(text.replace("http://127.0.0.1:7070", service.url), "README.md", "exec")
                 if runs:
                     with contextlib.redirect_stdout(out):
                         exec(code, names)
         names["server"].server_close()
         said = out.getvalue().splitlines()
-        self.assertGreaterEqual(len(blocks()), 8)
+        self.assertGreaterEqual(len(found), 8)
         self.assertTrue(said[0].startswith("pending 20"), said)
         self.assertEqual(said[1:3], ["order-42", "pending"])
         self.assertEqual(said[3].split()[:2], ["revision_mismatch", "412"])
@@ -47,7 +41,4 @@ class Readme(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        Path(sys.argv[1]).write_text(script(), "utf-8")
-    else:
-        unittest.main()
+    unittest.main()

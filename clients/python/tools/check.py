@@ -9,14 +9,19 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.test_readme import blocks
+
 HERE = Path(__file__).resolve().parent.parent
 
 
 def parts() -> dict[str, list[str]]:
-    python = sys.executable
+    python, cache = sys.executable, HERE / ".mypy_cache"
+    cache.mkdir(exist_ok=True)
+    readme = cache / "readme.py"
+    readme.write_text("\n".join(code for _, code in blocks(HERE / "README.md")), "utf-8")
     found = {path.stem for path in (HERE / "tests").glob("test_*.py")}
     checks = {
-        "mypy": [python, "-m", "mypy", "--cache-dir", str(HERE / ".mypy_cache"), "src", "tools", "tests"],
+        "mypy": [python, "-m", "mypy", "--cache-dir", str(cache), "src", "tools", "tests", str(readme)],
         "generated": [python, "tools/generate.py", "--check"],
     }
     # Those that take longest begin first.
