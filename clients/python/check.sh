@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs all checks of this client.
 #
-#   ./check.sh install                       takes the tools into .tools, by the hashes of requirements.txt
+#   ./check.sh install                       takes the tools into .tools, by the hashes of requirements.txt; does
+#                                            nothing if they are there
 #   COUNTWHEEL=path/to/program ./check.sh    runs the checks, without the network
 #
 # PYTHON names another Python, COUNTWHEEL_PYTHON_TOOLS another directory for the tools.
@@ -11,11 +12,16 @@ python=${PYTHON:-python3}
 tools=${COUNTWHEEL_PYTHON_TOOLS:-$PWD/.tools}
 
 if [ "${1:-}" = install ]; then
+    stamp="$("$python" -VV) $(cat requirements.txt)"
+    if [ -f "$tools/stamp" ] && [ "$(cat "$tools/stamp")" = "$stamp" ]; then
+        exit
+    fi
     rm -rf "$tools"
     pip="$python -m pip --disable-pip-version-check"
     $pip download --quiet --only-binary :all: --require-hashes --dest "$tools/wheels" -r requirements.txt
     $pip install --quiet --no-index --find-links "$tools/wheels" --require-hashes --target "$tools/site" \
         -r requirements.txt
+    printf '%s\n' "$stamp" > "$tools/stamp"
     exit
 fi
 

@@ -9,7 +9,7 @@ from unittest import mock
 from countwheel import Problem, Retries, read_time
 from countwheel._encode import duration, query, segment, time, to_json
 from countwheel._errors import Cut
-from countwheel._exchange import Answer, Attempts, Call, retry_after
+from countwheel._exchange import Answer, Attempts, Call, retry_after, server_of
 
 
 class Encoding(unittest.TestCase):
@@ -32,6 +32,19 @@ class Encoding(unittest.TestCase):
 
     def test_json_is_the_same_each_time(self) -> None:
         self.assertEqual(to_json({"in": timedelta(seconds=1), "b": ["ü"]}), b'{"in":1000,"b":["\\u00fc"]}')
+
+
+class Servers(unittest.TestCase):
+    def test_the_host_is_named_as_the_url_has_it(self) -> None:
+        for url, host, port, name in (
+            ("http://[::1]:7070", b"::1", 7070, "[::1]:7070"),
+            ("HTTPS://Timers.Example/", b"timers.example", 443, "timers.example"),
+            ("http://timers.example:80", b"timers.example", 80, "timers.example"),
+            ("https://b\u00fccher.example:8443/x/", b"xn--bcher-kva.example", 8443, "xn--bcher-kva.example:8443"),
+        ):
+            server = server_of(url)
+            self.assertEqual((server.host, server.port, server.name), (host, port, name))
+        self.assertEqual(server_of("http://x/a/").url("/v1").target, b"/a/v1")
 
 
 class Waiting(unittest.TestCase):

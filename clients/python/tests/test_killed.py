@@ -117,7 +117,7 @@ class Killed(BothClients):
                     self._note(said, key, lambda: client.move("orders", key, in_="2h")["due"])
                 elif choice < 0.6:
                     key = chance.choice([*said.due])
-                    self._note(said, key, lambda: client.move("orders", key, by="1m")["due"])
+                    self._note(said, key, lambda: self._move_by(client, key, said.due[key]))
                 elif choice < 0.75:
                     key = chance.choice([*said.due])
                     timer = client.get("orders", key) if said.due[key] else None
@@ -139,6 +139,12 @@ class Killed(BothClients):
                     said.jobs.add(key)
         except BaseException as error:
             said.error = error
+
+    def _move_by(self, client: Any, key: str, known: str | None) -> str:
+        """Moves by a minute, and once: the deadline before is the one that is known."""
+        moved = client.move("orders", key, by="1m")
+        assert known in (None, moved["old_due"]), (moved, known)
+        return str(moved["due"])
 
     def _note(self, said: Said, key: str, what: Any) -> None:
         """Notes the due time that is answered, or that the outcome is unknown."""

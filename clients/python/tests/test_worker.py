@@ -183,13 +183,13 @@ class Leases(AtWork):
             def handle(job: Job) -> None:
                 begun.release()
                 if job.lease["key"].endswith("short"):
-                    time.sleep(0.3)
+                    time.sleep(0.6)
                 else:
                     release.wait(20)
 
             self.client.set("jobs", f"{kind}-short", in_=0)
             self.client.set("jobs", f"{kind}-long", in_=0)
-            worker = Running(kind, self.service.url, handle, grace=0.8)
+            worker = Running(kind, self.service.url, handle, wait=0.2, grace=1.2)
             for _ in range(2):
                 self.assertTrue(begun.acquire(timeout=10))
             worker.worker.stop()

@@ -25,10 +25,13 @@ def parts() -> dict[str, list[str]]:
         "generated": [python, "tools/generate.py", "--check"],
     }
     # Those that take longest begin first.
-    slow = ["test_worker", "test_hostile", "test_killed"]
-    for name in slow + sorted(found - set(slow)):
-        for test in classes(name) if name in slow else [f"tests.{name}"]:
-            checks[test] = [python, "-W", "error::DeprecationWarning", "-m", "unittest", test]
+    slow = ["test_worker", "test_hostile", "test_killed", "test_package"]
+    others = sorted(found - set(slow))
+    groups = [[test] for name in slow for test in classes(name)]
+    groups += [[f"tests.{name}" for name in others[start::2]] for start in range(2)]
+    for tests in groups:
+        title = " ".join(test.removeprefix("tests.") for test in tests)
+        checks[title] = [python, "-W", "error::DeprecationWarning", "-m", "unittest", *tests]
     return checks
 
 
@@ -50,7 +53,7 @@ def main() -> int:
         begun = time.monotonic()
         running = {}
         for name, command in parts().items():
-            out = open(Path(folder) / name, "w+", encoding="utf-8")
+            out = tempfile.TemporaryFile("w+", encoding="utf-8", dir=folder)
             process = subprocess.Popen(command, cwd=HERE, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
             running[name] = (process, out)
         while running:

@@ -277,6 +277,8 @@ class Server:
     host: bytes
     port: int
     prefix: str
+    #: The header ``Host``.
+    name: str
 
     def url(self, path: str) -> httpcore.URL:
         return httpcore.URL(
@@ -315,7 +317,13 @@ def server_of(text: str) -> Server:
         host=encoded,
         port=default if port is None else port,
         prefix=prefix,
+        name=_host_header(encoded.decode("ascii"), port, default),
     )
+
+
+def _host_header(host: str, port: int | None, default: int) -> str:
+    bracketed = f"[{host}]" if ":" in host else host
+    return bracketed if port is None or port == default else f"{bracketed}:{port}"
 
 
 def authorization_of(token: str | None) -> dict[str, str]:

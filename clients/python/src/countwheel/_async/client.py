@@ -697,6 +697,7 @@ class AsyncClient:
 
     def _stream(self, call: Call, server: Server, within: float, sent: _Sent) -> Any:
         headers = {
+            "Host": server.name,
             "Accept": "application/json",
             "Accept-Encoding": "identity",
             "User-Agent": USER_AGENT,

@@ -699,6 +699,7 @@ class Client:
 
     def _stream(self, call: Call, server: Server, within: float, sent: _Sent) -> Any:
         headers = {
+            "Host": server.name,
             "Accept": "application/json",
             "Accept-Encoding": "identity",
             "User-Agent": USER_AGENT,
