@@ -81,6 +81,25 @@ class Streams(BothClients):
                 ]
                 self.assertEqual(last, [b"Last-Event-ID: a-0", b"Last-Event-ID: a-2", b"Last-Event-ID: a-4"])
 
+    def test_a_stream_without_events_is_resumed_where_it_says(self) -> None:
+        asked: list[bytes] = []
+
+        def act(peer: socket.socket, number: int) -> None:
+            asked.append(read_request(peer))
+            if number % 2:
+                peer.sendall(HEAD + chunk(event("b", "set")))
+            else:
+                peer.sendall(HEAD + chunk(": \nid: a-7\n\nid: a-8\nevent: set\n"))
+
+        with Stub(act) as stub:
+            for _, client in self.each(stub.url, retries=SOON):
+                asked.clear()
+                events = client.events()
+                self.assertEqual(next(events).id, "b")
+                events.close()
+                self.assertNotIn(b"Last-Event-ID", asked[0])
+                self.assertIn(b"Last-Event-ID: a-7\r\n", asked[1])
+
     def test_refusals_and_answers_of_others_end_the_stream(self) -> None:
         body = b'{"code": "malformed", "status": 400, "detail": "an id of the future"}'
         for text, kind in (

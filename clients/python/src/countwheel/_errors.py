@@ -68,7 +68,7 @@ class OutcomeUnknown(CountwheelError):
         #: What the last repeat was refused with, if it was. An earlier attempt may be the reason for the refusal: a
         #: repeated ``remove`` finds no timer if the first one has removed it.
         self.problem = problem
-        #: Of a batch: how many operations have results. What became of the others is unknown.
+        #: Of a batch: how many operations have results. The others may have been done.
         self.operations_done: int | None = None
 
 

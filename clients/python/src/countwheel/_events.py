@@ -36,6 +36,8 @@ class EventReader:
         self._id = last
         self._cr = False
         self._begun = False
+        #: Behind which event the stream is. A stream says so without an event, too, if none comes for long.
+        self.last = last
         #: The wait before the next connection that the service has asked for, in seconds.
         self.retry: float | None = None
 
@@ -83,6 +85,7 @@ class EventReader:
     def _end(self) -> Event | None:
         text, kind = "\n".join(self._data), self._kind
         self._data, self._kind, self._held = [], "", 0
+        self.last = self._id
         if not text and not kind:
             return None
         try:

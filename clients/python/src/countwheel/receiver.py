@@ -409,7 +409,7 @@ class _Held:
 
     def code(self) -> int:
         if not self.given:
-            raise RuntimeError("the application has not called start_response")
+            raise RuntimeError("the application did not call start_response")
         return int(self.given[0].split(" ", 1)[0])
 
 

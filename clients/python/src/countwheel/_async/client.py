@@ -564,6 +564,7 @@ class AsyncClient:
     async def events(
         self,
         *,
+        namespace: str | None = None,
         queue: str | None = None,
         prefix: str | None = None,
         kinds: Sequence[str] | None = None,
@@ -575,7 +576,9 @@ class AsyncClient:
         they were about has to be read anew. The service that stays away for longer than the ``total`` of the client's
         :class:`Retries` raises the error of the last attempt.
         """
-        path = "/v1/events" + query({"queue": queue, "prefix": prefix, "kinds": kinds or None})
+        path = "/v1/events" + query(
+            {"namespace": namespace, "queue": queue, "prefix": prefix, "kinds": kinds or None}
+        )
         failures = 0
         while True:
             call = Call("GET", path, repeatable=True, changes=False)
@@ -589,10 +592,10 @@ class AsyncClient:
                     async for chunk in stream.aiter_stream():
                         for event in reader.feed(chunk):
                             failures = 0
-                            after = event.id or after
                             yield event
                 except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.RemoteProtocolError):
                     pass
+            after = reader.last or after
             failures += 1
             self._turn += 1
             await io.sleep(self._retries.delay(failures, reader.retry))
@@ -613,7 +616,7 @@ class AsyncClient:
         return cast(Nodes, await self._ask(_read("/v1/cluster/nodes", "nodes")))
 
     async def cluster_shards(self) -> Shards:
-        """All shards, and who has them."""
+        """All shards, with their owners."""
         return cast(Shards, await self._ask(_read("/v1/cluster/shards", "shards")))
 
     # How it is asked

@@ -49,7 +49,7 @@ async def each(values: Many[T]) -> AsyncIterator[T]:
 
 
 class _Backend(httpcore.AsyncNetworkBackend):
-    """The sockets of anyio, whose first bytes are looked at."""
+    """The sockets of anyio, with a look at their first bytes."""
 
     def __init__(self) -> None:
         self._inner = httpcore.AnyIOBackend()

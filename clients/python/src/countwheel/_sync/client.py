@@ -566,6 +566,7 @@ class Client:
     def events(
         self,
         *,
+        namespace: str | None = None,
         queue: str | None = None,
         prefix: str | None = None,
         kinds: Sequence[str] | None = None,
@@ -577,7 +578,9 @@ class Client:
         they were about has to be read anew. The service that stays away for longer than the ``total`` of the client's
         :class:`Retries` raises the error of the last attempt.
         """
-        path = "/v1/events" + query({"queue": queue, "prefix": prefix, "kinds": kinds or None})
+        path = "/v1/events" + query(
+            {"namespace": namespace, "queue": queue, "prefix": prefix, "kinds": kinds or None}
+        )
         failures = 0
         while True:
             call = Call("GET", path, repeatable=True, changes=False)
@@ -591,10 +594,10 @@ class Client:
                     for chunk in stream.iter_stream():
                         for event in reader.feed(chunk):
                             failures = 0
-                            after = event.id or after
                             yield event
                 except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.RemoteProtocolError):
                     pass
+            after = reader.last or after
             failures += 1
             self._turn += 1
             io.sleep(self._retries.delay(failures, reader.retry))
@@ -615,7 +618,7 @@ class Client:
         return cast(Nodes, self._ask(_read("/v1/cluster/nodes", "nodes")))
 
     def cluster_shards(self) -> Shards:
-        """All shards, and who has them."""
+        """All shards, with their owners."""
         return cast(Shards, self._ask(_read("/v1/cluster/shards", "shards")))
 
     # How it is asked

@@ -19,7 +19,7 @@ T = TypeVar("T")
 Many = Iterable[T]
 
 _deadline: ContextVar[float | None] = ContextVar("countwheel_deadline", default=None)
-#: How much is written before the deadline is looked at again.
+#: So much is written between two looks at the deadline.
 _SLICE = 16384
 
 
