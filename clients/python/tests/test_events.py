@@ -142,7 +142,7 @@ class Streams(BothClients):
             with self.assertRaises(Unreachable):
                 for _ in range(3):
                     next(stream)
-            self.assertLess(time.monotonic() - begun, 5.0)
+            self.assertLess(time.monotonic() - begun, 15.0)
 
 
 if __name__ == "__main__":

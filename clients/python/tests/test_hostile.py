@@ -41,7 +41,7 @@ class Asked(BothClients):
         kind: type[CountwheelError],
         act: Callable[[socket.socket, int], None],
         what: Callable[[Any], Any] = lambda client: client.get("q", "k"),
-        within: float = 5.0,
+        within: float = 15.0,
         **options: Any,
     ) -> list[CountwheelError]:
         """The errors that both clients have with such a server."""
@@ -167,7 +167,7 @@ class Hostile(Asked):
             read_request(peer)
             read_request(peer)
 
-        for error in self.fails(TimedOut, act, timeout=0.2, within=2.0):
+        for error in self.fails(TimedOut, act, timeout=0.2):
             self.assertTrue(error.outcome_unknown)
 
     def test_an_answer_that_comes_byte_by_byte_is_a_timeout(self) -> None:
@@ -180,16 +180,14 @@ class Hostile(Asked):
                     peer.sendall(b"1")
                     time.sleep(0.02)
 
-            self.fails(TimedOut, act, timeout=0.3, within=2.0)
+            self.fails(TimedOut, act, timeout=0.3)
 
     def test_a_server_that_reads_nothing_is_a_timeout(self) -> None:
         def act(peer: socket.socket, number: int) -> None:
-            time.sleep(1.0)
+            time.sleep(20.0)
 
         body = "x" * (16 << 20)
-        self.fails(
-            TimedOut, act, lambda client: client.set("q", "k", in_="1h", body=body), timeout=0.3, within=3.0
-        )
+        self.fails(TimedOut, act, lambda client: client.set("q", "k", in_="1h", body=body), timeout=0.3)
 
 
 class Repeats(Asked):
@@ -205,7 +203,7 @@ class Repeats(Asked):
             read_request(peer)
             read_request(peer)
 
-        self.fails(TimedOut, act, timeout=0.2, retries=Retries(total=0.7, first=0.01), within=1.5)
+        self.fails(TimedOut, act, timeout=0.2, retries=Retries(total=0.7, first=0.01))
 
     def test_what_is_safe_is_repeated_after_a_cut(self) -> None:
         for keep in (0, 30, 110):
@@ -311,7 +309,7 @@ class Repeats(Asked):
                 client.get("q", "k")
                 self.assertGreaterEqual(time.monotonic() - begun, 1.0)
         long = problem("429 Later", "overloaded", "retry-after: 3600")
-        self.fails(Problem, answers(long), retries=SOON, within=1.0)
+        self.fails(Problem, answers(long), retries=SOON)
 
     def test_a_proxy_without_its_service_is_asked_again(self) -> None:
         html = answer("502 Bad Gateway", b"<html>", "text/html")
@@ -395,7 +393,7 @@ class Cancelled(BothClients):
             return time.monotonic() - begun
 
         with Stub(act) as stub:
-            self.assertLess(self.portal.call(ask, stub.url), 2.0)
+            self.assertLess(self.portal.call(ask, stub.url), 8.0)
 
     def test_many_threads_share_a_client(self) -> None:
         with Stub(answers(answer("200 OK", TIMER))) as stub, Client(stub.url, retries=ONCE) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import unittest
 from datetime import datetime, timedelta, timezone
 from typing import Any
@@ -240,6 +241,38 @@ class Verbs(BothClients):
         for _, client in self.asked():
             for verb in (client.cluster, client.cluster_nodes, client.cluster_shards):
                 self.refused("no_cluster", verb)
+
+    def test_events_tell_what_happens(self) -> None:
+        """Skipped by a service of before `GET /v1/events`."""
+        for queue, client in self.asked():
+            queue = f"events-{queue}"
+            found: list[Any] = []
+            events = client.events(queue=queue, kinds=["set", "removed"])
+
+            def read(events: Any = events, found: list[Any] = found) -> None:
+                try:
+                    found.append(next(events))
+                    found.append(next(events))
+                except Problem as error:
+                    found.append(error)
+
+            reader = threading.Thread(target=read, daemon=True)
+            reader.start()
+
+            def tell(client: Any = client, queue: str = queue, reader: threading.Thread = reader) -> bool:
+                client.set(queue, "k", in_="1h", url=URL)
+                client.remove(queue, "k")
+                reader.join(0.05)
+                return not reader.is_alive()
+
+            until(tell)
+            if isinstance(found[0], Problem) and found[0].code == "not_found":
+                self.skipTest("this service tells no events")
+            events.close()
+            self.assertEqual({event.kind for event in found}, {"set", "removed"})
+            again = client.events(queue=queue, kinds=["set", "removed"], after=found[0].id)
+            self.assertEqual(next(again), found[1])
+            again.close()
 
     def test_a_fault_names_its_field(self) -> None:
         for queue, client in self.asked():
