@@ -266,9 +266,15 @@ export interface components {
             body?: unknown;
             /** @description In place of body: bytes, as base64. */
             body_base64?: string;
-            /** @description The content-type of the delivery; body is a text then. Default: application/json for a body, application/octet-stream for a body_base64. */
+            /**
+             * Format: media-type
+             * @description The content-type of the delivery; body is a text then. Default: application/json for a body, application/octet-stream for a body_base64.
+             */
             content_type?: string;
-            /** @description The timer recurs at the times that this expression names. */
+            /**
+             * Format: cron-expression
+             * @description The timer recurs at the times that this expression names.
+             */
             cron?: string;
             /** @description The timer recurs at a fixed rate. */
             every?: components["schemas"]["Duration"];
@@ -317,7 +323,10 @@ export interface components {
             target?: components["schemas"]["Target"];
             /** @description No run has a nominal time after this. Default: no end. */
             until?: components["schemas"]["Time"];
-            /** @description The time zone of cron, an IANA name. Default: UTC. */
+            /**
+             * Format: time-zone
+             * @description The time zone of cron, an IANA name. Default: UTC.
+             */
             zone?: string;
         };
         /** @description A job: one change of many timers of a queue. */
@@ -1227,7 +1236,10 @@ export interface components {
             concurrency?: number;
             /** @description Whether no attempt starts. Default: false. */
             disabled?: boolean;
-            /** @description Deliveries leave through this proxy. Default: that of the service. */
+            /**
+             * Format: proxy-url
+             * @description Deliveries leave through this proxy. Default: that of the service.
+             */
             egress_proxy?: string;
             /** @description Sent with each delivery. Default: none. */
             headers?: components["schemas"]["Headers"];
@@ -1640,9 +1652,15 @@ export interface components {
             body?: unknown;
             /** @description In place of body: bytes, as base64. */
             body_base64?: string;
-            /** @description The content-type of the delivery; body is a text then. Default: application/json for a body, application/octet-stream for a body_base64. */
+            /**
+             * Format: media-type
+             * @description The content-type of the delivery; body is a text then. Default: application/json for a body, application/octet-stream for a body_base64.
+             */
             content_type?: string;
-            /** @description The timer recurs at the times that this expression names. */
+            /**
+             * Format: cron-expression
+             * @description The timer recurs at the times that this expression names.
+             */
             cron?: string;
             /** @description The timer recurs at a fixed rate. */
             every?: components["schemas"]["Duration"];
@@ -1675,7 +1693,10 @@ export interface components {
             target?: components["schemas"]["Target"];
             /** @description No run has a nominal time after this. Default: no end. */
             until?: components["schemas"]["Time"];
-            /** @description The time zone of cron, an IANA name. Default: UTC. */
+            /**
+             * Format: time-zone
+             * @description The time zone of cron, an IANA name. Default: UTC.
+             */
             zone?: string;
         };
         /** @description A shard of the cluster. */
@@ -1750,7 +1771,10 @@ export interface components {
         Simulate: {
             /** @description A time, at most 36,525 days ahead. */
             at?: components["schemas"]["Time"];
-            /** @description The timer recurs at the times that this expression names. */
+            /**
+             * Format: cron-expression
+             * @description The timer recurs at the times that this expression names.
+             */
             cron?: string;
             /** @description The timer recurs at a fixed rate. */
             every?: components["schemas"]["Duration"];
@@ -1777,7 +1801,10 @@ export interface components {
             start?: components["schemas"]["Time"];
             /** @description No run has a nominal time after this. Default: no end. */
             until?: components["schemas"]["Time"];
-            /** @description The time zone of cron, an IANA name. Default: UTC. */
+            /**
+             * Format: time-zone
+             * @description The time zone of cron, an IANA name. Default: UTC.
+             */
             zone?: string;
         };
         /** @description An attempt of a retry policy. */
