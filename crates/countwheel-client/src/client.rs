@@ -1,6 +1,6 @@
 //! A small client of our own HTTP API, in the words of the durable crate.
 
-pub(crate) mod batch;
+pub mod batch;
 mod cluster;
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::utf8_percent_encode;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -34,20 +34,13 @@ pub use self::cluster::{
     ClusterShards, MoveProgress, MoveTarget, NodeCounts, NodeMarked, PlannedMove, Rebalanced,
     ShardCounts, ShardMoved,
 };
-use crate::api::timers::LEASED;
-use crate::api::{recurrence, retry, simulate};
 use crate::roots;
 use crate::time::{format_duration, format_time, parse_time};
+use crate::words::{self, LEASED, PLAIN};
+pub use crate::words::{one_line, timer_path};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
 const ANSWER_MAX_BYTES: usize = 160 << 20;
-
-/// What needs no escape in a path or a query.
-const PLAIN: AsciiSet = NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
 
 /// The body of a request.
 type Sent = BoxBody<Bytes, std::io::Error>;
@@ -55,7 +48,7 @@ type Sent = BoxBody<Bytes, std::io::Error>;
 /// Speaks to one server. Cheap to clone; clones share their connections.
 ///
 /// ```
-/// use countwheel_server::client::{Client, ClientError};
+/// use countwheel_client::{Client, ClientError};
 ///
 /// let client = Client::new("http://127.0.0.1:7070", Some("dev"))?;
 /// assert_eq!(client.server(), "http://127.0.0.1:7070");
@@ -290,7 +283,10 @@ impl Client {
     }
 
     /// Sets a timer as these fields of a set say, byte for byte.
-    pub(crate) async fn set_as_said(
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_as_said(
         &self,
         queue: &str,
         key: &str,
@@ -624,7 +620,7 @@ impl Client {
     /// ```no_run
     /// use std::time::Duration;
     ///
-    /// use countwheel_server::client::{Client, LeaseTaken, LeaseVerb, LeasesAsked};
+    /// use countwheel_client::{Client, LeaseTaken, LeaseVerb, LeasesAsked};
     ///
     /// # async fn work(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let asked = LeasesAsked {
@@ -915,7 +911,9 @@ pub struct NewTimer {
 }
 
 impl NewTimer {
-    pub(crate) fn to_json(&self) -> String {
+    /// The body of a set, as the contract has it.
+    #[must_use]
+    pub fn to_json(&self) -> String {
         let place = match &self.endpoint {
             // As the queue says.
             None if self.url.is_empty() => json!({}),
@@ -930,7 +928,7 @@ impl NewTimer {
             false => json!({ "target": target }),
         };
         put_schedule(&mut timer, self.due, self.options.recurrence.as_deref());
-        if let Some(missed) = recurrence::show_missed(self.options.missed) {
+        if let Some(missed) = words::missed(self.options.missed) {
             timer["missed"] = missed;
         }
         if !self.tags.is_empty() {
@@ -1026,7 +1024,9 @@ impl LeaseVerb {
         }
     }
 
-    pub(crate) fn done(self) -> &'static str {
+    /// What was done of a lease, in the words of the command line.
+    #[must_use]
+    pub fn done(self) -> &'static str {
         match self {
             Self::Ack => "acked",
             Self::Nack => "nacked",
@@ -1120,7 +1120,7 @@ impl Filter {
 /// What is asked of a job.
 ///
 /// ```
-/// use countwheel_server::client::{Filter, NewJob};
+/// use countwheel_client::{Filter, NewJob};
 ///
 /// let fire = NewJob {
 ///     queue: "orders".to_owned(),
@@ -1153,7 +1153,7 @@ pub struct NewJob {
 ///
 /// ```
 /// use std::time::Duration;
-/// use countwheel_server::client::JobShift;
+/// use countwheel_client::JobShift;
 /// use countwheel_time::By;
 ///
 /// let later = JobShift::By(By::Later(Duration::from_secs(300)));
@@ -1201,7 +1201,11 @@ pub struct Answer<T> {
 }
 
 impl<T: DeserializeOwned> Answer<T> {
-    fn read(bytes: &[u8]) -> serde_json::Result<Self> {
+    /// Reads an answer of its JSON.
+    ///
+    /// # Errors
+    /// That it is none.
+    pub fn read(bytes: &[u8]) -> serde_json::Result<Self> {
         let json: Box<RawValue> = serde_json::from_slice(bytes)?;
         let value = serde_json::from_str(json.get())?;
         Ok(Self { value, json })
@@ -1214,12 +1218,6 @@ impl<T> Answer<T> {
     pub fn json(&self) -> String {
         one_line(&self.json)
     }
-}
-
-/// JSON on one line: a line break is never part of a text in it.
-#[must_use]
-pub fn one_line(json: &RawValue) -> String {
-    json.get().replace(['\n', '\r'], "")
 }
 
 /// The answer to a set.
@@ -1939,10 +1937,6 @@ fn queue_path(queue: Option<&str>, verb: &str) -> String {
     }
 }
 
-pub(crate) fn timer_path(queue: &str, key: &str, verb: &str) -> String {
-    format!("/v1/queues/{}/timers/{}{verb}", escape(queue), escape(key))
-}
-
 fn escape(text: &str) -> impl std::fmt::Display + '_ {
     utf8_percent_encode(text, &PLAIN)
 }
@@ -1961,7 +1955,7 @@ fn put_schedule(body: &mut Value, due: Due, recurrence: Option<&Recurrence>) {
     {
         fields.remove(field);
     }
-    for (name, value) in recurrence::show(recurrence) {
+    for (name, value) in words::recurrence(recurrence) {
         body[name] = value;
     }
 }
@@ -1988,11 +1982,14 @@ fn millis(span: Duration) -> i64 {
 
 fn retry_json(policy: &RetryPolicy) -> Value {
     let exponential = |first, factor, cap| json!({ "first": millis(first), "factor": factor, "cap": millis(cap) });
-    Value::Object(retry::write(policy.settings(), millis, exponential))
+    Value::Object(words::retry(policy.settings(), millis, exponential))
 }
 
-/// The body of a request that simulates a retry policy.
-pub(crate) fn simulation(
+/// The body of a request that simulates a retry policy. `countwheel simulate` counts it out without a server.
+///
+/// # Errors
+/// [`ClientError`].
+pub fn simulation(
     retry: &RetryPolicy,
     start: Option<Timestamp>,
     limit: u32,
@@ -2006,7 +2003,7 @@ pub(crate) fn simulation(
 }
 
 /// The body of a request that simulates a schedule.
-pub(crate) fn runs_simulation(
+pub fn runs_simulation(
     due: Due,
     recurrence: &Recurrence,
     start: Option<Timestamp>,
@@ -2018,33 +2015,6 @@ pub(crate) fn runs_simulation(
         body["start"] = format_time(start).into();
     }
     body
-}
-
-/// What a server would answer `now` to a simulation with this body, without one.
-pub(crate) fn simulate_here<T: DeserializeOwned>(
-    body: &Value,
-    now: Timestamp,
-) -> Result<Answer<T>, ClientError> {
-    let unreadable = |source| ClientError::Unintelligible {
-        status: 200,
-        source,
-    };
-    let answer = simulate::answer_to(body.to_string().as_bytes(), now).map_err(|problem| {
-        let (status, _, detail) = problem.parts();
-        let fault = problem.pointer().map(|pointer| FieldError {
-            pointer: pointer.to_owned(),
-            detail: detail.to_owned(),
-        });
-        ClientError::Refused(Box::new(Problem {
-            status: status.as_u16(),
-            code: problem.code().to_owned(),
-            detail: detail.to_owned(),
-            errors: fault.into_iter().collect(),
-            ..Problem::default()
-        }))
-    })?;
-    let bytes = serde_json::to_vec(&answer).map_err(unreadable)?;
-    Answer::read(&bytes).map_err(unreadable)
 }
 
 /// Refuses what the API has no words for. The server checks the bounds.
