@@ -15,7 +15,7 @@ use crate::time::{format_duration, format_time};
 pub const LEASED: &str = "leased";
 
 /// What needs no escape in a path or a query.
-pub(crate) const PLAIN: AsciiSet = NON_ALPHANUMERIC
+const PLAIN: AsciiSet = NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
     .remove(b'_')
@@ -30,8 +30,12 @@ pub(crate) const PLAIN: AsciiSet = NON_ALPHANUMERIC
 /// ```
 #[must_use]
 pub fn timer_path(queue: &str, key: &str, verb: &str) -> String {
-    let [queue, key] = [queue, key].map(|name| utf8_percent_encode(name, &PLAIN));
-    format!("/v1/queues/{queue}/timers/{key}{verb}")
+    format!("/v1/queues/{}/timers/{}{verb}", escape(queue), escape(key))
+}
+
+/// A text in a path or a query.
+pub(crate) fn escape(text: &str) -> impl std::fmt::Display + '_ {
+    utf8_percent_encode(text, &PLAIN)
 }
 
 /// JSON on one line: a line break is never part of a text in it.

@@ -275,6 +275,13 @@ impl Why {
         match error {
             ClientError::Unreachable { .. } => Self::Unreachable(error.to_string()),
             ClientError::Refused(problem) => Self::Refused(problem),
+            // Whatever answered without a problem is no server of batches.
+            ClientError::Foreign { status, .. } => Self::Refused(Box::new(Problem {
+                status,
+                code: "foreign".to_owned(),
+                detail: error.to_string(),
+                ..Problem::default()
+            })),
             other => Self::Broken(other.to_string()),
         }
     }
