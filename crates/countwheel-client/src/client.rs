@@ -1029,6 +1029,33 @@ pub struct NewTimer {
 }
 
 impl NewTimer {
+    /// A timer that is due then and posted to this URL, without a body; the rest is as the service and the queue have it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use countwheel_client::NewTimer;
+    /// use countwheel_durable::Due;
+    ///
+    /// let timer = NewTimer::to("http://127.0.0.1:8080/hook", Due::In(Duration::from_secs(5)));
+    /// assert_eq!(timer.to_json(), r#"{"in":5000,"target":{"url":"http://127.0.0.1:8080/hook"}}"#);
+    /// ```
+    pub fn to(url: impl Into<String>, due: Due) -> Self {
+        Self {
+            due,
+            options: SetOptions::default(),
+            url: url.into(),
+            endpoint: None,
+            method: Method::POST,
+            headers: BTreeMap::new(),
+            timeout: None,
+            body: None,
+            content_type: None,
+            retry: None,
+            tags: Vec::new(),
+        }
+    }
+
     /// The body of a set, as the contract has it.
     #[must_use]
     pub fn to_json(&self) -> String {

@@ -29,6 +29,6 @@ pub mod worker;
 pub use self::client::*;
 
 /// The example of the crate's README is compiled as well.
-#[cfg(all(doctest, feature = "receiver"))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use countwheel_client::events::{Event, EventFilter};
 use countwheel_client::worker::{Failure, Job, Worker};
 use countwheel_client::{Client, ClientError, Filter, NewTimer};
-use countwheel_durable::{Due, Precondition, RetryPolicy, SetOptions};
+use countwheel_durable::{Due, Precondition, RetryPolicy};
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -119,19 +119,7 @@ fn retrying(url: &str, retries: u32) -> Client {
 }
 
 fn timer() -> NewTimer {
-    NewTimer {
-        due: Due::In(Duration::from_secs(60)),
-        options: SetOptions::default(),
-        url: "http://127.0.0.1:1".to_owned(),
-        endpoint: None,
-        method: hyper::Method::POST,
-        headers: std::collections::BTreeMap::new(),
-        timeout: None,
-        body: None,
-        content_type: None,
-        retry: None,
-        tags: Vec::new(),
-    }
+    NewTimer::to("http://127.0.0.1:1", Due::In(Duration::from_secs(60)))
 }
 
 const SET: &str =

@@ -118,6 +118,31 @@ impl Client {
     /// Sends operations, one a line, and reads their results as they come. The answer begins once the first
     /// bytes have come.
     ///
+    /// ```no_run
+    /// use countwheel_client::{Client, ClientError};
+    /// use countwheel_client::batch::BatchEnd;
+    ///
+    /// # async fn batch(client: &Client) -> Result<(), ClientError> {
+    /// let (send, lines) = tokio::sync::mpsc::channel(64);
+    /// tokio::spawn(async move {
+    ///     for key in ["a", "b"] {
+    ///         let operation = serde_json::json!({"op": "fire", "queue": "orders", "key": key});
+    ///         if send.send(Ok(format!("{operation}\n").into())).await.is_err() {
+    ///             return;
+    ///         }
+    ///     }
+    /// });
+    /// let mut results = client.batch(lines).await?;
+    /// while let Some(line) = results.next().await? {
+    ///     match serde_json::from_str::<BatchEnd>(&line) {
+    ///         Ok(end) => println!("{} done, {} refused", end.operations - end.failed, end.failed),
+    ///         Err(_) => println!("{line}"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`ClientError`].
     pub async fn batch(
