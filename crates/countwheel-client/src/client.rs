@@ -162,7 +162,6 @@ impl Client {
     }
 
     /// A policy for [`with_retry`](Self::with_retry): from 50 ms to 2 s, doubled, with full jitter, for 30 s at most.
-    #[must_use]
     pub fn usual_retry() -> RetryPolicy {
         let millis = Duration::from_millis;
         let delays = (0..6)

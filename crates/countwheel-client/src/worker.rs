@@ -311,7 +311,7 @@ impl Worker {
             };
             tokio::select! {
                 biased;
-                Some(outcome) = running.join_next() => count(&mut worked, outcome),
+                Some(outcome) = running.join_next() => count(&mut worked, &outcome),
                 answer = answer => {
                     asking = None;
                     match answer {
@@ -332,14 +332,14 @@ impl Worker {
         drop(asking);
         let rest = async {
             while let Some(outcome) = running.join_next().await {
-                count(&mut worked, outcome);
+                count(&mut worked, &outcome);
             }
         };
         if tokio::time::timeout(self.grace, rest).await.is_err() {
             // Each gives its job up, and says so to the server.
             ends.send(true).unwrap_or_default();
             while let Some(outcome) = running.join_next().await {
-                count(&mut worked, outcome);
+                count(&mut worked, &outcome);
             }
         }
         why.map_or(Ok(worked), Err)
@@ -428,7 +428,7 @@ impl<'a> BackOff<'a> {
     }
 }
 
-fn count(worked: &mut Worked, outcome: Result<Outcome, tokio::task::JoinError>) {
+fn count(worked: &mut Worked, outcome: &Result<Outcome, tokio::task::JoinError>) {
     match outcome {
         Ok(Outcome::Done) => worked.done += 1,
         Ok(Outcome::Failed) => worked.failed += 1,

@@ -35,8 +35,11 @@ fn failed(error: &ClientError) -> Failed {
         ClientError::Broken { .. } | ClientError::Silent { .. } => Failed::Unsure,
         ClientError::Foreign { status, .. } if *status >= 500 => Failed::Unsure,
         ClientError::Refused(problem) => match (problem.status, problem.code.as_str()) {
-            (429 | 507, _) | (409, "idempotency_in_progress") => Failed::NothingDone,
-            (503, "unavailable" | "shard_unavailable" | "store_unavailable") => Failed::NothingDone,
+            (429 | 507, _)
+            | (409, "idempotency_in_progress")
+            | (503, "unavailable" | "shard_unavailable" | "store_unavailable") => {
+                Failed::NothingDone
+            }
             (503, _) => Failed::Unsure,
             _ => Failed::ForGood,
         },

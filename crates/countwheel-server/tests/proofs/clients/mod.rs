@@ -5,7 +5,7 @@
 //! was heard to its end. Anything else that is not what the sentence says is a fault, kill or no kill: above all a timer
 //! that was acknowledged and is gone.
 //!
-//! The worker and the receiver of the client in Rust do their work under kills as well: each timer is handled at least
+//! The workers and the receivers of the clients do their work under kills as well: each timer is handled at least
 //! once, and no delivery twice.
 //!
 //! The clients in TypeScript and Python are in `clients/`; `COUNTWHEEL_CLIENTS` names another directory of them.

@@ -40,13 +40,16 @@ pub(super) fn of(language: &str, server: &str) -> Box<dyn Speaker> {
             typescript(),
             server,
         )),
-        "Python" => Box::new(Piped::start("the client in Python", python(), server)),
+        "Python" => {
+            let script = directory("python").join("tests/speaker.py");
+            Box::new(Piped::start("the client in Python", python(script), server))
+        }
         other => panic!("there is no client in {other}"),
     }
 }
 
 /// The directory of a client.
-fn directory(name: &str) -> PathBuf {
+pub(super) fn directory(name: &str) -> PathBuf {
     let clients = std::env::var_os("COUNTWHEEL_CLIENTS");
     let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients");
     clients.map_or_else(here, PathBuf::from).join(name)
@@ -58,9 +61,10 @@ fn typescript() -> Command {
     command
 }
 
-fn python() -> Command {
+/// Python with what the client needs.
+pub(super) fn python(script: PathBuf) -> Command {
     let mut command = Command::new("python3");
-    command.arg(directory("python").join("tests/speaker.py"));
+    command.arg(script);
     let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let target = tmp.parent().expect("a directory of cargo's");
     command.env("PYTHONPATH", target.join("client-python"));
