@@ -234,10 +234,7 @@ mod tests {
         };
         let expected = json!({"attempts": [attempt(1, 0), attempt(2, 1_000)], "total_ms": 1_000,
                               "truncated": true, "then": null});
-        assert_eq!(
-            serde_json::from_str::<serde_json::Value>(&json).unwrap(),
-            expected
-        );
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), expected);
         let runs = run("--every 1h --repeats 3 --start 2026-03-01T12:00:00Z").unwrap();
         assert_eq!(runs.lines().last(), Some("3 runs, then done"));
         let start = run("--retry wechat").unwrap();

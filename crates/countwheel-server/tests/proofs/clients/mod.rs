@@ -240,16 +240,19 @@ fn is_of_own_first_try(what: Do, say: &Say) -> bool {
         Do::SetNew(..) => refused(&["exists"]),
         Do::SetIf(..) | Do::MoveIf(..) => refused(&["revision_mismatch"]),
         Do::MoveTo(..) => matches!(say, Say::Moved(from, to) if from == to),
-        // A move by a span is not repeated.
-        Do::MoveBy(..) => false,
         Do::Remove(_) | Do::RemoveIf(..) | Do::RemovePending(_) => refused(&["not_found"]),
         Do::Fire(_) => *say == Say::Moved(0, 0) || refused(&["conflict", "gone"]),
         Do::Revive(..) => refused(&["conflict"]),
         Do::Drain(Mode::Remove) => *say == Say::Drained(vec![], [0; 3]),
         Do::Resume | Do::ResumeAll => *say == Say::Resumed(None),
-        Do::Drain(_) | Do::DrainAll(_) | Do::Get(_) | Do::List | Do::Await(..) | Do::Release => {
-            false
-        }
+        // A move by a span is not repeated, and the others change nothing by which their second answer would be another one.
+        Do::MoveBy(..)
+        | Do::Drain(_)
+        | Do::DrainAll(_)
+        | Do::Get(_)
+        | Do::List
+        | Do::Await(..)
+        | Do::Release => false,
     }
 }
 
@@ -288,7 +291,7 @@ fn hear_all(
             if round > 0 && now_us() > end {
                 break;
             }
-            for number in 0..SENTENCES.len() {
+            for (number, sentence) in SENTENCES.iter().enumerate() {
                 if round > 0 && now_us() > end {
                     break;
                 }
@@ -301,7 +304,7 @@ fn hear_all(
                     }
                     heard == Heard::Whole
                 });
-                let says = SENTENCES[number].says;
+                let says = sentence.says;
                 tally.unsure += begun.unwrap_or_else(|| panic!("never heard whole: {says}"));
                 tally.whole += 1;
             }

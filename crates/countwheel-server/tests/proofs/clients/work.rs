@@ -120,12 +120,15 @@ fn script(name: &str) -> PathBuf {
     here.join("tests/proofs/clients").join(name)
 }
 
+/// What stops a worker, and its end.
+type Working = (Sender<()>, JoinHandle<Result<Worked, ClientError>>);
+
 struct InRust {
     url: String,
     server: String,
     noted: Noted,
     runtime: Runtime,
-    working: Option<(Sender<()>, JoinHandle<Result<Worked, ClientError>>)>,
+    working: Option<Working>,
 }
 
 impl InRust {
