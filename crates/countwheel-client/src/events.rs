@@ -21,6 +21,8 @@ const EVENT_MAX_BYTES: usize = 4 << 20;
 /// Which events are wanted: all that each field allows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct EventFilter {
+    /// Only those of queues of this namespace.
+    pub namespace: Option<String>,
     /// Only those of this queue.
     pub queue: Option<String>,
     /// Only those of timers whose key begins so.
@@ -95,6 +97,7 @@ impl Client {
     pub fn events(&self, filter: &EventFilter) -> Events {
         let kinds = Some(filter.kinds.join(",")).filter(|kinds| !kinds.is_empty());
         let named = [
+            ("namespace", &filter.namespace),
             ("queue", &filter.queue),
             ("prefix", &filter.prefix),
             ("kinds", &kinds),
@@ -351,11 +354,12 @@ mod tests {
         let client = Client::new("http://x", None).unwrap();
         assert_eq!(client.events(&EventFilter::default()).path, "/v1/events");
         let filter = EventFilter {
+            namespace: Some("n".to_owned()),
             queue: Some("a:b".to_owned()),
             prefix: Some("k/".to_owned()),
             kinds: vec!["set".to_owned(), "done".to_owned()],
         };
-        let path = "/v1/events?queue=a%3Ab&prefix=k%2F&kinds=set%2Cdone";
+        let path = "/v1/events?namespace=n&queue=a%3Ab&prefix=k%2F&kinds=set%2Cdone";
         assert_eq!(client.events(&filter).path, path);
     }
 }
