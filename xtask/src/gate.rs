@@ -55,7 +55,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 28] = [
+const STAGES: [Stage; 29] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -172,6 +172,12 @@ const STAGES: [Stage; 28] = [
         what: "bits of its files are flipped while it delivers",
         lane: Lane::Server,
         work: Work::Proof(&proofs::DAMAGE),
+    },
+    Stage {
+        name: "clients",
+        what: "the clients in Rust, TypeScript and Python say the sentences of the verbs while the server is killed",
+        lane: Lane::Nodes,
+        work: Work::Proof(&proofs::CLIENTS),
     },
     Stage {
         name: "signatures",

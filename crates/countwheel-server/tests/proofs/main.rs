@@ -10,6 +10,7 @@
 mod harness;
 
 mod builds;
+mod clients;
 mod clock;
 mod crashes;
 mod damage;
