@@ -11,6 +11,9 @@ const DRIFT_MAX: u64 = 1_000_000;
 
 /// Compares each count with what the store holds between its edges, if the engine says that it has counted all. Says
 /// how many timers that were; `None` if it does not say so.
+///
+/// # Errors
+/// The first count that differs.
 pub fn check(engine: &Engine, store: &dyn Store, shard: Shard) -> Result<Option<u64>, String> {
     let told = engine.due_counts();
     if !told.exact {
@@ -73,6 +76,9 @@ const LONGEST: [(Duration, Duration); 3] = [
 ];
 
 /// All buckets are as short as they are to be, once the engine has nothing to do at once.
+///
+/// # Errors
+/// The first that is longer.
 pub fn check_lengths(engine: &Engine, wall: Timestamp) -> Result<(), String> {
     let told = engine.due_counts();
     let slack = Duration::from_secs(2);
