@@ -257,7 +257,7 @@ impl Backlog {
             self.asked = Some(now);
         }
         let before = *left;
-        let mut look = Look { store, shard, left };
+        let mut look = Look::new(store, shard, left);
         for side in &mut self.sides {
             while side.reached < side.target && look.may_go_on() {
                 let mut found = Vec::new();
@@ -297,20 +297,24 @@ impl Backlog {
 }
 
 /// A bounded look into the order of wakes.
-struct Look<'a> {
+pub(crate) struct Look<'a> {
     store: &'a dyn Store,
     shard: Shard,
     /// So many entries may be looked at.
     left: &'a mut usize,
 }
 
-impl Look<'_> {
-    fn may_go_on(&self) -> bool {
+impl<'a> Look<'a> {
+    pub(crate) fn new(store: &'a dyn Store, shard: Shard, left: &'a mut usize) -> Self {
+        Self { store, shard, left }
+    }
+
+    pub(crate) fn may_go_on(&self) -> bool {
         *self.left >= LOOK_MIN
     }
 
     /// Finds what pends behind `after` and up to `to`, a page of it, and says how far it came.
-    fn read(
+    pub(crate) fn read(
         &mut self,
         clock: DueClock,
         after: Wake,

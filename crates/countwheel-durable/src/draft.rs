@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use countwheel_time::Timestamp;
 
+use crate::ahead::Moved;
 use crate::backlog::{Backlog, Correction, Pends, pends};
 use crate::kept::Kept;
 use crate::planted::planted;
@@ -42,6 +43,15 @@ pub(crate) struct Draft<'a> {
     /// What was there before each change, while it may have to be undone.
     undo: Option<Vec<Undo>>,
     settings: SettingsDraft,
+}
+
+/// What a step changes of what is counted.
+#[derive(Debug, Default)]
+pub(crate) struct Corrections {
+    /// Of what is overdue.
+    pub(crate) backlog: Vec<Correction>,
+    /// Where timers pend.
+    pub(crate) moved: Vec<Moved>,
 }
 
 /// What a change takes the place of.
@@ -274,17 +284,20 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// What of the changes the `backlog` has to know; `None` if one takes the place of something
+    /// What of the changes those have to know who count timers; `None` if one takes the place of something
     /// that cannot be read.
-    pub(crate) fn corrections(&self, backlog: &Backlog) -> Option<Vec<Correction>> {
-        let mut corrections = Vec::new();
+    pub(crate) fn corrections(&self, backlog: &Backlog) -> Option<Corrections> {
+        let mut corrections = Corrections::default();
         for drafted in self.drafted.iter().filter(|drafted| drafted.changed) {
             if matches!(drafted.before, Before::Unknown | Before::Unreadable) {
                 return None;
             }
             let is = drafted.record.as_deref().and_then(pends);
+            if drafted.pended != is {
+                corrections.moved.push((drafted.pended, is));
+            }
             if backlog.is_corrected(drafted.pended, is) {
-                corrections.push(Correction {
+                corrections.backlog.push(Correction {
                     queue: drafted.name.queue.clone(),
                     was: drafted.pended,
                     is,

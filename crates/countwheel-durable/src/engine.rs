@@ -9,6 +9,7 @@ use std::time::Duration;
 use countwheel_time::{Clock, Timestamp};
 use parking_lot::Mutex;
 
+use crate::ahead::Ahead;
 use crate::backlog::ByQueue;
 use crate::clocks::Now;
 use crate::in_flight::InFlight;
@@ -18,8 +19,8 @@ use crate::scheduler::{Event, Scheduler, Step, Ticket};
 use crate::store::{self, Change, ClockNote, Fence, Lease, Shard, Store, StoreError};
 use crate::trouble::Noticed;
 use crate::{
-    Attempt, BatchError, Budget, Config, Configured, Request, Response, Revision, Settings,
-    SettingsVersion, Stats, TimerError, Trouble, TroubleReason,
+    Attempt, BatchError, Budget, Config, Configured, DueCounts, Request, Response, Revision,
+    Settings, SettingsVersion, Stats, TimerError, Trouble, TroubleReason,
 };
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
@@ -516,7 +517,7 @@ impl Engine {
         }
         self.settings_changed(now, &mut step);
         let changes = mem::take(&mut step.changes);
-        self.scheduler.settle(step.corrections.as_deref(), changes);
+        self.scheduler.settle(step.corrections.as_ref(), changes);
         *self.given.lock() = self.scheduler.last_revision();
         for (ticket, answer) in step.answers {
             sink(Effect::Answer(ticket, answer));
@@ -688,6 +689,30 @@ impl Engine {
     /// How many timers are overdue, by queue.
     pub(crate) fn overdue(&self) -> Arc<Mutex<ByQueue>> {
         self.scheduler.overdue()
+    }
+
+    /// How many timers pend, by when they are due: as of the last turn.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_time::ManualClock;
+    /// # use countwheel_durable::store::{MemoryStore, Shard};
+    /// # use countwheel_durable::{Config, Engine};
+    /// # let store = Arc::new(MemoryStore::new(1));
+    /// # let clock = Arc::new(ManualClock::new());
+    /// let engine = Engine::open(store, Shard::ONLY, clock, Config::default())?;
+    /// let counts = engine.due_counts();
+    /// assert!(counts.exact && counts.buckets.is_empty());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn due_counts(&self) -> DueCounts {
+        self.scheduler.ahead().lock().counts()
+    }
+
+    /// The same for whoever reads it beside the engine.
+    pub(crate) fn ahead(&self) -> Arc<Mutex<Ahead>> {
+        self.scheduler.ahead()
     }
 
     /// The number under which it has its shard.

@@ -95,6 +95,7 @@
 //! simulation runs the same code. A [`store::Store`] keeps the records: `DiskStore` of the crate
 //! `countwheel-disk` in a directory, [`store::MemoryStore`] in memory, for tests.
 
+mod ahead;
 mod answer;
 mod backlog;
 mod budget;
@@ -195,7 +196,7 @@ pub use shards::Shards;
 #[cfg(feature = "tokio")]
 pub use spawned::on_tokio;
 pub use spawned::{AttemptFuture, Spawned, spawned};
-pub use stats::{Lateness, OverdueCount, Overview, QueueOverview, Stats};
+pub use stats::{DueBucket, DueCounts, Lateness, OverdueCount, Overview, QueueOverview, Stats};
 pub use taken::{Attempts, Taken, ToChannel, attempt_channel};
 pub use timers::{Drained, Health, Left, Listed, Loss, Timers};
 pub use trouble::{Trouble, TroubleReason, Troubles};

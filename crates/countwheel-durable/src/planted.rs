@@ -213,6 +213,18 @@ bugs! {
     BacklogCountsAll,
     /// A removed or started timer still counts as overdue.
     BacklogMissesRemovals,
+    /// A timer that was moved, removed or started stays where it was counted by due time.
+    AheadKeepsOldPlace,
+    /// What is written while timers are counted by due time counts at once, and again when it is read.
+    AheadCountsUnread,
+    /// The first page of the order of wakes is taken for all of it.
+    AheadCountEndsEarly,
+    /// What a split bucket is found to hold counts in the bucket as well.
+    AheadSplitCountsTwice,
+    /// The rest of a bucket that is being split is said to begin behind where it does.
+    AheadSplitHidesRest,
+    /// A step of the wall clock leaves the buckets by due time where they were.
+    AheadStepIgnored,
     /// A change of an unreadable timer reads its record first.
     ChangeReadsFirst,
     /// A step fails for a record that cannot be read.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use countwheel_time::{Clock, Timestamp};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use crate::ahead::Ahead;
 use crate::backlog::ByQueue;
 use crate::elsewhere::{Asked, Held, Waiter, What};
 use crate::engine::{SeenRevision, SeenSettings};
@@ -38,6 +39,7 @@ pub(crate) struct Owned {
     pub(crate) fence: Fence,
     pub(crate) noticed: Arc<Noticed>,
     pub(crate) overdue: Arc<Mutex<ByQueue>>,
+    pub(crate) ahead: Arc<Mutex<Ahead>>,
     settings: SeenSettings,
     given: SeenRevision,
     pub(crate) mailbox: Arc<Mailbox>,
@@ -122,7 +124,8 @@ impl Owned {
         shard: Shard,
         common: Common,
     ) -> Result<Arc<Self>, StoreError> {
-        let (fence, noticed, overdue) = (engine.fence(), engine.noticed(), engine.overdue());
+        let (fence, noticed) = (engine.fence(), engine.noticed());
+        let (overdue, ahead) = (engine.overdue(), engine.ahead());
         let (settings, given) = (engine.seen_settings(), engine.seen_revision());
         let mailbox = Arc::new(Mailbox {
             inbox: Mutex::new(Inbox {
@@ -180,6 +183,7 @@ impl Owned {
             fence,
             noticed,
             overdue,
+            ahead,
             settings,
             given,
             mailbox,

@@ -12,11 +12,12 @@ use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
+use crate::ahead::Ahead;
 use crate::answer::keep_the_newest;
-use crate::backlog::{Backlog, ByQueue, Correction};
+use crate::backlog::{Backlog, ByQueue};
 use crate::budget::{Budget, Lacking, Lacks, May, Member};
 use crate::clocks::{Now, Steps};
-use crate::draft::Draft;
+use crate::draft::{Corrections, Draft};
 use crate::drain::Drains;
 use crate::flow::Flow;
 use crate::handler::Origin;
@@ -31,7 +32,7 @@ use crate::recurrence::{self, Ended};
 use crate::store::{self, Change, DueEntry, Found, Ownership, Store, StoreError};
 use crate::suspects::Suspects;
 use crate::trouble::Noticed;
-use crate::window::{Room, Window};
+use crate::window::{LOOK_MIN, Room, Window};
 use crate::{
     Answer, Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason,
     DueClock, JobAction, Keep, Missed, NextRun, Outcome, QueueName, Record, Recurrence, Request,
@@ -116,8 +117,8 @@ pub(crate) struct Step {
     ended_leases: Vec<(Revision, Vec<Flow>)>,
     /// What had been counted before it.
     before: Stats,
-    /// What changes of the backlog; `None` if that has to be counted anew.
-    pub(crate) corrections: Option<Vec<Correction>>,
+    /// What changes of what is counted; `None` if that has to be counted anew.
+    pub(crate) corrections: Option<Corrections>,
     /// The store could not be read where going on would lose a timer. What the step has is whole,
     /// and to be committed; there must be no other.
     pub(crate) failure: Option<StoreError>,
@@ -227,6 +228,8 @@ pub(crate) struct Scheduler {
     put_off: Option<Vec<Put>>,
     aside: Aside,
     backlog: Backlog,
+    /// Others may look while the scheduler goes on.
+    ahead: Arc<Mutex<Ahead>>,
     noticed: Arc<Noticed>,
     /// As they were last looked at.
     settings: Arc<Settings>,
@@ -285,6 +288,7 @@ impl Scheduler {
             put_off: None,
             aside: Aside::default(),
             backlog: Backlog::new(),
+            ahead: Arc::new(Mutex::new(Ahead::new(now))),
             noticed: Arc::default(),
             settings: Arc::default(),
             drains: Drains::default(),
@@ -317,6 +321,13 @@ impl Scheduler {
             0
         };
         left -= counted;
+        // And as much what is counted by due time.
+        let listed = if self.ahead.lock().is_behind(self.now) {
+            left / 8
+        } else {
+            0
+        };
+        left -= listed;
         // Of what is overdue, half is read, however far the window has to look.
         let kept = if self.overdue.is_done() { 0 } else { left / 2 };
         left -= kept;
@@ -329,7 +340,13 @@ impl Scheduler {
         self.aside.look(store);
         let refilled = refilled.and_then(|()| self.refill_parked(store, &mut left));
         left += counted;
-        refilled.and_then(|()| self.backlog.look(self.now, store, shard, &mut left))
+        refilled?;
+        self.backlog.look(self.now, store, shard, &mut left)?;
+        // A quarter at the most, so that no turn takes long for it.
+        let mut left = (left + listed).min((self.config.max_scanned / 4).max(LOOK_MIN));
+        let mut ahead = self.ahead.lock();
+        ahead.advance(self.now);
+        ahead.look(store, shard, &mut left)
     }
 
     /// These are the settings from now on.
@@ -361,6 +378,11 @@ impl Scheduler {
         Arc::clone(self.backlog.by_queue())
     }
 
+    /// How many timers pend, by when they are due.
+    pub(crate) fn ahead(&self) -> Arc<Mutex<Ahead>> {
+        Arc::clone(&self.ahead)
+    }
+
     pub(crate) fn stats(&self) -> Stats {
         let overdue = &self.overdue.window;
         let mut stats = Stats {
@@ -368,6 +390,7 @@ impl Scheduler {
             scanned: self.window.scanned
                 + overdue.scanned
                 + self.backlog.scanned
+                + self.ahead.lock().scanned
                 + self.parked.scanned,
             rebuilds: self.window.rebuilds,
             in_window: self.window.len(),
@@ -470,13 +493,21 @@ impl Scheduler {
     }
 
     /// The step was committed, or had nothing to commit: what it changed counts.
-    pub(crate) fn settle(&mut self, corrections: Option<&[Correction]>, changes: Vec<Change>) {
+    pub(crate) fn settle(&mut self, corrections: Option<&Corrections>, changes: Vec<Change>) {
         self.kept.settle(changes);
         self.member.catch_up(!self.overdue.is_done());
         self.holds.look(&self.in_flight, &self.drains, self.now);
         match corrections {
-            Some(corrections) => self.backlog.correct(corrections),
-            None => self.backlog.restart(),
+            Some(corrections) => {
+                self.backlog.correct(&corrections.backlog);
+                if !corrections.moved.is_empty() {
+                    self.ahead.lock().correct(&corrections.moved);
+                }
+            }
+            None => {
+                self.backlog.restart();
+                self.ahead.lock().restart(self.now);
+            }
         }
         let minds_changes = self.parked.has_held();
         if minds_changes != self.minds_changes {
@@ -495,13 +526,16 @@ impl Scheduler {
         self.window.has_due(now) || !self.overdue.is_done()
     }
 
-    /// How long until it is looked for what came due and stays; `None` if nothing does.
+    /// How long until something is read to be counted; `None` if nothing is.
     fn next_count(&self, now: Now) -> Option<Duration> {
         let wait = self.backlog.wait(now);
-        if self.backlog.is_behind() || self.has_due(now) || self.parked.has_any() {
-            return Some(wait);
-        }
-        self.next_wake(now).map(|next| next.max(wait))
+        let ahead = self.ahead.lock().wait(now);
+        let backlog = if self.backlog.is_behind() || self.has_due(now) || self.parked.has_any() {
+            Some(wait)
+        } else {
+            self.next_wake(now).map(|next| next.max(wait))
+        };
+        [ahead, backlog].into_iter().flatten().min()
     }
 
     /// How long until what comes next in the window.
@@ -603,8 +637,12 @@ impl Scheduler {
         store: &dyn Store,
     ) -> Step {
         let shard = self.ownership.lease.shard;
-        let step_back = self.steps.look(now).is_some_and(|by| by < 0);
+        let set_by = self.steps.look(now);
+        let step_back = set_by.is_some_and(|by| by < 0);
         self.now = now;
+        if set_by.is_some() && !planted!(AheadStepIgnored) {
+            self.ahead.lock().restart(now);
+        }
         let mut failure = None;
         // First of all, since only now does the store hold every change made so far.
         if !self.paused {

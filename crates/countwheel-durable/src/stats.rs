@@ -280,6 +280,154 @@ pub struct QueueOverview {
     pub overdue: u64,
 }
 
+/// How many timers pend, by when they are due: counts that commits keep, not a look through the store. See
+/// [`Timers::due_counts`](crate::Timers::due_counts).
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DueCounts {
+    /// In order of time. None overlaps another, and none is empty but that of [`with_past`](Self::with_past): between
+    /// them, nothing is due.
+    pub buckets: Vec<DueBucket>,
+    /// Whether all timers are counted. After an opening, a step of the wall clock and a repair, the count needs a
+    /// while to catch up; until then each count is a lower bound.
+    pub exact: bool,
+    /// By how many microseconds the buckets of delays are before (negative: behind) where the wall clock shows them
+    /// now, at the least and at the most over all shards. They stand where the wall clock showed them when the count
+    /// began, less than a second away; what is due at an instant of the wall clock is always where it is.
+    pub drift_micros: (i64, i64),
+}
+
+/// How many timers are due within a span of time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct DueBucket {
+    /// Its beginning. [`Timestamp::EPOCH`]: all that is before its end.
+    pub from: Timestamp,
+    /// Its end, which belongs to the next. [`Timestamp::MAX`]: all that is from its beginning on.
+    pub until: Timestamp,
+    /// How many pend that are due in it.
+    pub count: u64,
+}
+
+impl DueBucket {
+    /// The same counts where none overlaps another: those that do are one.
+    pub(crate) fn merged(mut buckets: Vec<Self>) -> Vec<Self> {
+        buckets.sort_unstable_by_key(|bucket| bucket.from);
+        let mut merged = Vec::<Self>::with_capacity(buckets.len());
+        for bucket in buckets {
+            match merged.last_mut() {
+                Some(last) if bucket.from < last.until => {
+                    last.until = last.until.max(bucket.until);
+                    last.count += bucket.count;
+                }
+                _ => merged.push(bucket),
+            }
+        }
+        merged
+    }
+}
+
+impl DueCounts {
+    /// The sum of the counts of two shards or of two nodes. A span that is one bucket of either is one bucket of the
+    /// sum.
+    ///
+    /// ```
+    /// use countwheel_durable::{DueBucket, DueCounts};
+    /// use countwheel_time::Timestamp;
+    ///
+    /// let bucket = |from, until, count| DueBucket {
+    ///     from: Timestamp::from_micros(from),
+    ///     until: Timestamp::from_micros(until),
+    ///     count,
+    /// };
+    /// let of = |buckets| DueCounts { buckets, exact: true, drift_micros: (0, 0) };
+    /// let sum = of(vec![bucket(60, 120, 1)]).with(of(vec![bucket(60, 61, 2), bucket(120, 121, 3)]));
+    /// assert_eq!(sum.buckets, [bucket(60, 120, 3), bucket(120, 121, 3)]);
+    /// assert_eq!(sum.total(), 6);
+    /// ```
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self::sum_of([self, other]).unwrap_or_default()
+    }
+
+    /// The same of any number; `None` of none.
+    #[must_use]
+    pub fn sum_of(all: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let mut all = all.into_iter();
+        let mut sum = all.next()?;
+        for counts in all {
+            sum.buckets.extend(counts.buckets);
+            sum.exact &= counts.exact;
+            let ((least, most), (lower, higher)) = (sum.drift_micros, counts.drift_micros);
+            sum.drift_micros = (least.min(lower), most.max(higher));
+        }
+        sum.buckets = DueBucket::merged(sum.buckets);
+        Some(sum)
+    }
+
+    /// How many timers pend.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.buckets.iter().map(|bucket| bucket.count).sum()
+    }
+
+    /// The same, with everything before `until` as one bucket, the first, also if nothing is due in it. What is due
+    /// in a count that goes on beyond `until` belongs to it.
+    ///
+    /// ```
+    /// use countwheel_durable::{DueBucket, DueCounts};
+    /// use countwheel_time::Timestamp;
+    ///
+    /// let at = Timestamp::from_micros;
+    /// let counts = DueCounts::default().with_past(at(60));
+    /// let past = DueBucket { from: Timestamp::EPOCH, until: at(60), count: 0 };
+    /// assert_eq!(counts.buckets, [past]);
+    /// ```
+    #[must_use]
+    pub fn with_past(mut self, until: Timestamp) -> Self {
+        self.buckets.push(DueBucket {
+            from: Timestamp::EPOCH,
+            until,
+            count: 0,
+        });
+        self.buckets = DueBucket::merged(self.buckets);
+        self
+    }
+
+    /// Longer buckets: each is as long as `step` and begins where a multiple of it ends that is counted from
+    /// [`Timestamp::EPOCH`], or is made of several of these if one of the counts here is longer. None begins before
+    /// `from` or ends after `until`, unless a count here goes on beyond; what is not between the two is left out.
+    ///
+    /// ```
+    /// use countwheel_durable::{DueBucket, DueCounts};
+    /// use countwheel_time::Timestamp;
+    /// use std::time::Duration;
+    ///
+    /// let at = |seconds: u64| Timestamp::EPOCH + Duration::from_secs(seconds);
+    /// let bucket = |from, until, count| DueBucket { from: at(from), until: at(until), count };
+    /// let buckets = vec![bucket(61, 62, 1), bucket(63, 64, 2), bucket(180, 240, 5)];
+    /// let counts = DueCounts { buckets, exact: true, drift_micros: (0, 0) };
+    /// let minutes = counts.in_steps(at(62), at(210), Duration::from_secs(60));
+    /// assert_eq!(minutes, [bucket(62, 120, 2), bucket(180, 240, 5)]);
+    /// ```
+    #[must_use]
+    pub fn in_steps(&self, from: Timestamp, until: Timestamp, step: Duration) -> Vec<DueBucket> {
+        let step = u64::try_from(step.as_micros()).unwrap_or(u64::MAX).max(1);
+        let buckets = self.buckets.iter();
+        let buckets = buckets.filter(|it| it.until > from && it.from < until);
+        let widened = buckets.map(|bucket| {
+            let (start, end) = (bucket.from.as_micros(), bucket.until.as_micros());
+            let start = Timestamp::from_micros(start - start % step).max(from);
+            let end =
+                Timestamp::from_micros(end.checked_next_multiple_of(step).unwrap_or(u64::MAX));
+            DueBucket {
+                from: start.min(bucket.from),
+                until: end.min(until).max(bucket.until),
+                count: bucket.count,
+            }
+        });
+        DueBucket::merged(widened.collect())
+    }
+}
+
 /// A histogram of spans, such as how late attempts were.
 ///
 /// ```

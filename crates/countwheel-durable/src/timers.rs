@@ -27,10 +27,11 @@ use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
-    Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, DueClock, Elsewhere,
-    Engine, Flow, FlowUse, Handler, Moved, Overview, Precondition, QueueName, QueueOverview,
-    Receipt, Record, Request, Response, RetryPolicy, Revision, Set, Settings, SettingsVersion,
-    Shards, Shift, State, StateKind, Stats, TimerError, TimerName, Trouble, Was, Zone,
+    Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, DueClock, DueCounts,
+    Elsewhere, Engine, Flow, FlowUse, Handler, Moved, Overview, Precondition, QueueName,
+    QueueOverview, Receipt, Record, Request, Response, RetryPolicy, Revision, Set, Settings,
+    SettingsVersion, Shards, Shift, State, StateKind, Stats, TimerError, TimerName, Trouble, Was,
+    Zone,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -1588,6 +1589,47 @@ impl Timers {
             counts,
             overdue: hub.overdue_of(queue),
         })
+    }
+
+    /// How many timers pend, by when they are due: of the shards that are owned here, as of the last turn of each.
+    /// These are counts that commits keep. They are not exact where another process owns a shard.
+    ///
+    /// The shortest buckets are a second within the next hour, a minute within a day, an hour within a year and a day
+    /// beyond; what is more than a hundred years ahead is one bucket, and what is overdue is one. A bucket may be longer
+    /// for a while when many timers come near.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// use std::time::Duration;
+    /// # use countwheel_durable::{Attempt, Config, Outcome, Timers, Timestamp};
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_time::ManualClock;
+    /// # let clock = Arc::new(ManualClock::at(Timestamp::EPOCH + Duration::from_secs(7_200)));
+    /// # let handler = |_: &Attempt| Outcome::done();
+    /// let timers = Timers::open(MemoryStore::new(1), handler, clock, Config::default())?;
+    /// for order in 0..10_u64 {
+    ///     timers.set(("unpaid", order), Duration::from_secs(60), "close it")?;
+    /// }
+    /// let counts = timers.due_counts();
+    /// assert_eq!(counts.total(), 10);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn due_counts(&self) -> DueCounts {
+        let hub = &*self.hub;
+        let all = hub.shards.all().map(|shard| self.due_counts_of(shard));
+        // Of a shard of another, nothing is known.
+        let all = all.map(Option::unwrap_or_default);
+        DueCounts::sum_of(all).unwrap_or_default()
+    }
+
+    /// The same of one shard; `None` if this process does not work on it.
+    #[must_use]
+    pub fn due_counts_of(&self, shard: Shard) -> Option<DueCounts> {
+        let owned = self.hub.owned.read().get(&shard).cloned();
+        let owned = owned.filter(|owned| owned.health() == Health::Running)?;
+        let counts = owned.ahead.lock().counts();
+        Some(counts)
     }
 
     /// Makes a snapshot of the store in the empty directory `into`, while timers fire and requests

@@ -42,6 +42,7 @@ mod scrub;
 pub mod server;
 mod shown;
 mod shutdown;
+mod tally;
 pub mod trace;
 mod traced;
 mod wishes;

@@ -54,6 +54,7 @@ use crate::resources::sealed::{BadKeys, Vault};
 use crate::roots::{self, BadAuthorities};
 use crate::scrub::{self, Pace};
 use crate::shutdown::{Cause, Signals};
+use crate::tally::Tally;
 
 /// How often it is looked at how many files the store has.
 const FILES_EVERY: Duration = Duration::from_secs(1);
@@ -728,6 +729,7 @@ impl Service {
             Arc::clone(machine),
             Handle::current(),
         ));
+        let tally = Arc::new(Tally::new(timers.clone(), Arc::clone(&clock)));
         // Timers of endpoints wait until the endpoints are known.
         catalogue.refresh(&timers);
         flows.look_at_part(&timers);
@@ -749,6 +751,7 @@ impl Service {
                     timers: timers.clone(),
                     loans: Arc::clone(&loans),
                     leaser: Arc::clone(&leaser),
+                    tally: Arc::clone(&tally),
                 });
                 let owners = Arc::<Map>::clone(&map);
                 let forwarder = Forwarder::start(config, owners, here, Arc::clone(machine))?;
@@ -774,6 +777,7 @@ impl Service {
                     lending = Some((Arc::clone(&loans), Arc::clone(&forwarder)));
                 }
                 leaser.among(&forwarder, Arc::clone(&map));
+                tally.among(&forwarder, Arc::clone(&map));
                 timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
                 peers = Some((Arc::clone(&forwarder), server));
                 let joining = Joining {
@@ -822,7 +826,7 @@ impl Service {
         let app = app.with_snapshots(self.snapshots).with_moves(moves);
         let app = app.with_catalogue(Arc::clone(&catalogue), Arc::clone(&flows));
         let app = app.with_bodies(bodies).with_leaser(Arc::clone(&leaser));
-        let app = app.with_tester(tester);
+        let app = app.with_tester(tester).with_tally(Arc::clone(&tally));
         let app = app.with_answers(self.keep_answers);
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
@@ -847,6 +851,7 @@ impl Service {
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
         upkeep.spawn(jobs::run(timers.clone(), Arc::clone(&clock)));
+        upkeep.spawn(tally.keep_looking());
         let serving = tokio::spawn(accept::accept(
             listener,
             router(Arc::clone(&app)),

@@ -27,6 +27,7 @@
 //! ```
 
 pub mod ages;
+pub mod due_counts;
 mod failure;
 pub mod flows;
 pub mod gathers;

@@ -402,7 +402,7 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
         "{count} seeds from {first}: {} turns, {} requests, {} batches of them ({} refused), \
          {} drains, {} deferred, {} attempts, {} of them of later runs, {} crashes ({} in a commit, \
          {} in an opening), {} failed calls, {} full disks, {} clock steps, {} boots, {} openings before the \
-         commits, {} overdue in counts; {} accepted = {} done \
+         commits, {} overdue and {} by due time in counts; {} accepted = {} done \
          + {} removed + {} dead; {took:.1?}",
         sum.turns,
         sum.requests,
@@ -421,6 +421,7 @@ fn seeds(first: u64, count: u64, options: &Options) -> ExitCode {
         sum.boots,
         sum.behind,
         sum.overdue,
+        sum.counted,
         sum.accepted,
         sum.done,
         sum.removed,

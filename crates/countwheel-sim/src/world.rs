@@ -28,6 +28,7 @@ use self::boots::Boots;
 use self::crashing::{CrashingStore, Fault, NextCommit};
 use self::places::Places;
 pub use self::shrinking::{Part, Shrunk, shrink};
+use crate::due_counts;
 use crate::failure::{Failure as Failed, Log, panic_text};
 use crate::keeps::Keeps;
 use crate::machine::{Kind, Machine};
@@ -102,6 +103,8 @@ pub struct Report {
     pub attempts: u64,
     /// Timers that were overdue when they were counted, each time.
     pub overdue: u64,
+    /// Timers that were counted by due time, each time.
+    pub counted: u64,
     /// Times the process ended.
     pub crashes: u64,
     /// Of these, in the middle of a commit.
@@ -155,6 +158,7 @@ impl Report {
         self.clock_steps += other.clock_steps;
         self.boots += other.boots;
         self.overdue += other.overdue;
+        self.counted += other.counted;
         self.behind += other.behind;
         self.accepted += other.accepted;
         self.done += other.done;
@@ -915,7 +919,8 @@ impl World {
                     self.check_note(now, commits)?;
                 }
                 self.check_promptness()?;
-                self.check_overdue(now)
+                self.check_overdue(now)?;
+                self.check_due_counts(now)
             }
             Err(error) => {
                 self.log.note(format!("{now:?} the store fails: {error}"));
@@ -1299,6 +1304,20 @@ impl World {
         Err(format!(
             "{count} are overdue, the first since {oldest:?}, and it says {told:?}"
         ))
+    }
+
+    /// The counts by due time are those of the store, and no longer than they are to be once nothing is left to read.
+    fn check_due_counts(&mut self, now: Now) -> Result<(), String> {
+        let counted = due_counts::check(&self.engine, &*self.store, Shard::ONLY)?;
+        let Some(counted) = counted else {
+            return Ok(());
+        };
+        self.report.counted += counted;
+        let is_done = self.engine.next_wake().is_none_or(|wake| wake > now.wall);
+        if is_done && self.clock.timestamp() == now.wall {
+            due_counts::check_lengths(&self.engine, now.wall)?;
+        }
+        Ok(())
     }
 
     /// A retry that comes too late is given up, and so is a timer that was missed; a run that was

@@ -281,3 +281,153 @@ fn a_store_that_has_to_read_each_record_is_counted_as_well() {
     bench.wait(10 * SECOND);
     assert!(bench.assert_exact() >= 1_000);
 }
+
+impl Bench {
+    /// The counts by due time are what a look through the store finds between their edges. Says how many timers that
+    /// are.
+    #[track_caller]
+    fn assert_counted(&self) -> u64 {
+        let told = self.engine.due_counts();
+        assert!(told.exact);
+        let skew = self.engine.stats().line_skew_micros - told.drift_micros.0;
+        let mut found = Vec::new();
+        for clock in DueClock::ALL {
+            let page = self.store.due(Shard::ONLY, &DueScan::all(clock)).unwrap();
+            let pending = page.entries.into_iter().filter(|entry| {
+                let record = self.store.get(Shard::ONLY, &entry.name).unwrap().unwrap();
+                record.state == State::Pending
+            });
+            let shift = match clock {
+                DueClock::Wall => 0,
+                DueClock::Boot => skew,
+            };
+            found.extend(pending.map(|entry| {
+                let at = entry.wake.at.as_micros();
+                Timestamp::from_micros(at.saturating_add_signed(shift))
+            }));
+        }
+        found.sort();
+        let mut rest = &found[..];
+        for bucket in &told.buckets {
+            let (here, later) = rest.split_at(usize::try_from(bucket.count).unwrap());
+            let is_within = |at: &Timestamp| (bucket.from..bucket.until).contains(at);
+            assert!(bucket.count > 0 && here.iter().all(is_within), "{bucket:?}");
+            assert!(!later.first().is_some_and(is_within), "{bucket:?}");
+            rest = later;
+        }
+        assert_eq!(rest, []);
+        found.len() as u64
+    }
+
+    /// How long the buckets are, in order.
+    fn lengths(&self) -> Vec<Duration> {
+        let counts = self.engine.due_counts();
+        let lengths = counts.buckets.iter();
+        lengths
+            .map(|it| it.until.saturating_since(it.from))
+            .collect()
+    }
+}
+
+#[test]
+fn timers_are_counted_by_due_time_whatever_becomes_of_them() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    for (store, _directory) in stores() {
+        let mut bench = Bench::new(store, 4);
+        // Seconds, minutes, hours and days, by both clocks.
+        let after = |number: usize| match number % 5 {
+            0 => Duration::from_millis(number as u64),
+            1 => 7_200 * SECOND + Duration::from_millis(number as u64 * 100),
+            2 => 2 * DAY + Duration::from_secs(number as u64),
+            3 => 500 * DAY + Duration::from_secs(number as u64 * 60),
+            _ => 36_000 * DAY,
+        };
+        bench.ask((0..3_000).map(|number| match (number % 2, number % 5) {
+            (0, 0..4) => set(number, Due::In(after(number))),
+            _ => set(number, Due::At(NOON + after(number))),
+        }));
+        // One was due at once, and runs.
+        assert_eq!(bench.assert_counted(), 2_999);
+        let lengths = bench.lengths();
+        for length in [SECOND, 60 * SECOND, 3_600 * SECOND, DAY] {
+            assert!(lengths.contains(&length), "{length:?}");
+        }
+        bench.wait(2 * SECOND);
+        // Four run for good.
+        assert_eq!(bench.assert_counted(), 2_996);
+        let name = |number: usize| TimerName::new(QUEUES[number % 3], number.to_string()).unwrap();
+        let precondition = Precondition::None;
+        bench.ask((500..700).map(|number| Request::Remove {
+            name: name(number),
+            precondition,
+            only_pending: false,
+        }));
+        assert_eq!(bench.assert_counted(), 2_796);
+        bench.ask((700..900).map(|number| Request::Move {
+            name: name(number),
+            shift: Shift::To(Due::In(60 * SECOND)),
+            precondition,
+        }));
+        assert_eq!(bench.assert_counted(), 2_796);
+        for verdict in [
+            Verdict::Done,
+            Verdict::Stopped,
+            Verdict::Failed { retry_after: None },
+        ] {
+            bench.end_all(verdict);
+            bench.assert_counted();
+        }
+
+        // A restart counts in pieces, and says so while it does.
+        bench.config.max_scanned = 256;
+        bench.restart();
+        let mut pieces = 0;
+        while !bench.engine.due_counts().exact {
+            let changed = 2_000 + pieces;
+            bench.ask([set(changed, Due::At(NOON + after(changed + 1)))].into_iter());
+            pieces += 1;
+        }
+        assert!(pieces > 10, "{pieces}");
+        bench.assert_counted();
+
+        // What comes near is split, a piece at a time, and its edges are right all the while.
+        let mut was_split = 0;
+        for _ in 0..20 {
+            bench.clock.advance(300 * SECOND);
+            for _ in 0..3 {
+                bench.turn(vec![]);
+                bench.assert_counted();
+            }
+            bench.wait(SECOND);
+            let counts = bench.engine.due_counts();
+            let now = bench.clock.timestamp();
+            let near = counts.buckets.iter();
+            let near = near.filter(|it| it.from > now && it.from < now + 3_500 * SECOND);
+            was_split += near
+                .inspect(|it| assert_eq!(it.until, it.from + SECOND))
+                .count();
+        }
+        assert!(was_split > 100, "{was_split}");
+
+        // The wall clock is set: the delays are where it shows them now.
+        let wall = bench.clock.timestamp();
+        bench.clock.set_timestamp(wall + 5_000 * SECOND);
+        bench.turn(vec![]);
+        bench.wait(10 * SECOND);
+        bench.assert_counted();
+        bench.clock.set_timestamp(wall);
+        bench.turn(vec![]);
+        bench.wait(10 * SECOND);
+        bench.assert_counted();
+    }
+}
+
+#[test]
+fn who_has_to_split_a_bucket_wakes_up_for_it_alone() {
+    let mut bench = Bench::new(Arc::new(MemoryStore::new(7)), 4);
+    bench.ask([set(1, Due::In(86_400 * SECOND))].into_iter());
+    bench.wait(86_300 * SECOND);
+    assert_eq!(bench.lengths(), [SECOND]);
+    assert!(bench.turns <= 8, "{}", bench.turns);
+    bench.assert_counted();
+}

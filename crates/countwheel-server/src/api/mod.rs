@@ -19,6 +19,7 @@ pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod simulate;
 mod snapshots;
+mod stats;
 mod stored;
 pub(crate) mod tags;
 pub(crate) mod timers;
@@ -72,6 +73,7 @@ use crate::resources::sealed::Vault;
 use crate::resources::{Catalogue, Resources};
 use crate::roots;
 use crate::scrub::Progress;
+use crate::tally::Tally;
 
 /// How long an answer of a service on a database may take: a second longer than what is asked of another node.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(16);
@@ -155,6 +157,8 @@ pub struct App {
     flows: Option<Arc<DeliveryLimits>>,
     /// Where workers get leases.
     leaser: Option<Arc<Leaser>>,
+    /// The figures of all nodes.
+    tally: Arc<Tally>,
     /// What makes the requests of tests of endpoints.
     tester: Option<HttpHandler>,
     tests: Semaphore,
@@ -231,6 +235,7 @@ impl App {
         let is_far = timers.durability().is_some();
         let (vault, roots) = (Vault::without_key(true), Arc::new(roots::of_program()));
         let catalogue = Catalogue::new(vault, roots, Arc::clone(&clock));
+        let tally = Arc::new(Tally::new(timers.clone(), Arc::clone(&clock)));
         Self {
             answers_within: is_far.then_some(ANSWERED_WITHIN),
             timers,
@@ -252,6 +257,7 @@ impl App {
             catalogue: Arc::new(catalogue),
             flows: None,
             leaser: None,
+            tally,
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
             changes: tokio::sync::Mutex::default(),
@@ -359,6 +365,18 @@ impl App {
     pub(crate) fn with_leaser(mut self, leaser: Arc<Leaser>) -> Self {
         self.leaser = Some(leaser);
         self
+    }
+
+    /// The same API, which shows these figures.
+    #[must_use]
+    pub(crate) fn with_tally(mut self, tally: Arc<Tally>) -> Self {
+        self.tally = tally;
+        self
+    }
+
+    /// The figures of all nodes.
+    pub(crate) fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 
     /// Where workers get leases.
@@ -616,6 +634,8 @@ pub fn router(app: Arc<App>) -> Router {
             "/v1/cluster/move-to",
             get(moving::progress).post(moving::begin),
         )
+        .route("/v1/stats", get(stats::stats))
+        .route("/v1/stats/due", get(stats::due))
         .route("/v1/simulate", post(simulate::simulate))
         .route("/v1/snapshots", post(snapshots::make));
     if app.dev {

@@ -25,6 +25,7 @@ use super::flows::Whole;
 use super::{Catalogue, breaker};
 use crate::cluster::joined::Map;
 use crate::gather::Leaser;
+use crate::tally::Tally;
 
 /// How often it is looked at what is to be asked, while anything is borrowed.
 const LOOKS: Duration = Duration::from_millis(50);
@@ -442,6 +443,7 @@ pub(crate) struct NodeHere {
     pub(crate) timers: Timers,
     pub(crate) loans: Arc<Loans>,
     pub(crate) leaser: Arc<Leaser>,
+    pub(crate) tally: Arc<Tally>,
 }
 
 impl Here for NodeHere {
@@ -458,8 +460,10 @@ impl Here for NodeHere {
     }
 
     fn word_later(&self, from: NodeId, word: &[u8], tell: TellWord) {
-        // About leases, or about limits.
-        if let Some(tell) = self.leaser.word(from, word, tell) {
+        // About leases, about figures, or about limits.
+        let tell = self.leaser.word(from, word, tell);
+        let tell = tell.and_then(|tell| self.tally.word(word, tell));
+        if let Some(tell) = tell {
             tell(self.word(from, word));
         }
     }

@@ -30,6 +30,7 @@ mod refusals;
 mod resources;
 mod routes;
 mod sentences;
+mod stats;
 mod support;
 mod transfer;
 mod unread;
