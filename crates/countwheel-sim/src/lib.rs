@@ -27,6 +27,7 @@
 //! ```
 
 pub mod ages;
+mod events;
 mod failure;
 pub mod flows;
 pub mod gathers;
