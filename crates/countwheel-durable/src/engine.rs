@@ -747,10 +747,15 @@ impl Engine {
             self.store.commit(lease, &changes)?;
         }
         self.tell(lease, told);
-        if let Some(events) = self.scheduler.events() {
-            events.closed(lease);
-        }
+        self.close();
         Ok(())
+    }
+
+    /// Every commit was told, and there is no other: to be called last, by who has not abandoned anything.
+    pub(crate) fn close(&self) {
+        if let Some(events) = self.scheduler.events() {
+            events.closed(self.scheduler.ownership().lease);
+        }
     }
 
     /// What it has done and what it holds.

@@ -2,7 +2,7 @@
 
 mod log;
 
-pub use log::{Chunk, EventLog, EventPosition, FutureEvent};
+pub use log::{Chunk, EventLog, EventPosition, FutureEvent, OwnEvents};
 
 use std::fmt;
 use std::time::Duration;

@@ -157,7 +157,8 @@ pub use drain::{DrainMode, Drains};
 pub use elsewhere::{Asked, Counted, Elsewhere};
 pub use engine::{Effect, Engine, Turn};
 pub use events::{
-    Chunk, EventKind, EventLog, EventPosition, EventSink, FutureEvent, Subject, TimerEvent,
+    Chunk, EventKind, EventLog, EventPosition, EventSink, FutureEvent, OwnEvents, Subject,
+    TimerEvent,
 };
 pub use flow::{Flow, FlowLimits, FlowRate, FlowUse, Flows, Route};
 pub use handler::{

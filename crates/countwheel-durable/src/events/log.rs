@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
 
 use super::{EventSink, TimerEvent};
 use crate::planted::planted;
@@ -43,6 +45,19 @@ impl Told {
     fn last(&self) -> u64 {
         self.first + self.events.len() as u64 - 1
     }
+}
+
+/// What an owner in another process told of a term: from the event of the number `first` on.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct OwnEvents {
+    /// The term.
+    pub term: u64,
+    /// The number of the first event, or of the next one.
+    pub first: u64,
+    /// The events, in order.
+    pub events: Vec<TimerEvent>,
+    /// Whether these are the last of the term, and every commit of it was told.
+    pub is_closed: bool,
 }
 
 /// What a reader gets at a time: what is left of one commit.
@@ -88,16 +103,19 @@ struct Term {
     next: u64,
     /// Whether every commit of it was told.
     is_closed: bool,
+    /// Whether its owner is in this process.
+    is_own: bool,
 }
 
 impl Term {
-    fn new(term: Fence, next: u64) -> Self {
+    fn new(term: Fence, next: u64, is_own: bool) -> Self {
         Self {
             term,
             kept: VecDeque::new(),
             oldest: next,
             next,
             is_closed: false,
+            is_own,
         }
     }
 }
@@ -270,50 +288,102 @@ impl EventLog {
         self.kept.lock().shards.keys().copied().collect()
     }
 
-    /// Takes in what another process told of a shard's term: `events` from the number `first` on. What is known
-    /// already is left out; what is missing in between is a gap.
+    /// What owners in this process told of a shard behind `after`, for another process that keeps a copy: about
+    /// `most` events at the most, but for those of the last commit. A term without news is told of as well.
+    #[must_use]
+    pub fn own(&self, shard: Shard, after: Option<EventPosition>, most: usize) -> Vec<OwnEvents> {
+        let kept = self.kept.lock();
+        let mut own = Vec::new();
+        let mut left = most;
+        let after = after.unwrap_or_default();
+        let terms = kept.shards.get(&shard).into_iter().flatten();
+        for term in terms.filter(|it| it.is_own && it.term >= after.term) {
+            let known = if term.term == after.term {
+                after.number
+            } else {
+                0
+            };
+            let first = (known + 1).clamp(term.oldest, term.next);
+            let mut events = Vec::new();
+            let place = term.kept.partition_point(|told| told.last() < first);
+            for told in term.kept.iter().skip(place) {
+                if left == 0 {
+                    break;
+                }
+                let skip = usize::try_from(first.saturating_sub(told.first)).unwrap_or(usize::MAX);
+                let news = told.events.get(skip..).unwrap_or_default();
+                events.extend_from_slice(news);
+                left = left.saturating_sub(news.len());
+            }
+            let is_whole = first + events.len() as u64 == term.next;
+            own.push(OwnEvents {
+                term: term.term.0,
+                first,
+                events,
+                is_closed: term.is_closed && is_whole,
+            });
+            if !is_whole {
+                // What follows comes once the copy is so far.
+                break;
+            }
+        }
+        own
+    }
+
+    /// Takes in what an owner in another process told of a shard. What is known already is left out; what is missing
+    /// in between is a gap. Says whether there was anything new.
     ///
     /// ```
     /// use countwheel_durable::store::{Fence, Shard};
-    /// use countwheel_durable::{EventLog, EventPosition, SettingName, TimerEvent, Timestamp};
+    /// use countwheel_durable::{EventLog, EventPosition, OwnEvents, SettingName, TimerEvent, Timestamp};
     ///
     /// let copy = EventLog::new(EventLog::EVENTS, EventLog::BYTES);
     /// let event = TimerEvent::of_setting(SettingName::new("queue/orders")?, true, Timestamp::EPOCH);
-    /// copy.copied(7, Shard(2), Fence(3), 41, vec![event], false);
+    /// let told = OwnEvents { term: 3, first: 41, events: vec![event], is_closed: false };
+    /// assert!(copy.copy(7, Shard(2), told.clone()));
+    /// assert!(!copy.copy(7, Shard(2), told));
     /// let end = EventPosition { term: Fence(3), number: 41 };
     /// assert_eq!(copy.end(Shard(2)), Some(end));
     /// # Ok::<(), countwheel_durable::SettingError>(())
     /// ```
-    pub fn copied(
-        &self,
-        store: u64,
-        shard: Shard,
-        term: Fence,
-        first: u64,
-        mut events: Vec<TimerEvent>,
-        is_closed: bool,
-    ) {
+    pub fn copy(&self, store: u64, shard: Shard, told: OwnEvents) -> bool {
+        let OwnEvents {
+            term,
+            first,
+            mut events,
+            is_closed,
+        } = told;
+        let (term, first) = (Fence(term), first.max(1));
         self.store.store(store, Ordering::Release);
         {
             let mut kept = self.kept.lock();
             let newest = kept.shards.get(&shard).and_then(VecDeque::back);
-            match newest.map(|newest| newest.term) {
-                Some(newest) if newest > term => return,
-                Some(newest) if newest == term => {}
-                _ => kept.begin(shard, Term::new(term, first)),
+            let mut is_news = false;
+            match newest.map(|newest| (newest.term, newest.is_own)) {
+                // What this process owns, or owned later, it knows better.
+                Some((newest, is_own)) if newest > term || newest == term && is_own => {
+                    return false;
+                }
+                Some((newest, _)) if newest == term => {}
+                _ => {
+                    kept.begin(shard, Term::new(term, first, false));
+                    is_news = true;
+                }
             }
             let Some(of_shard) = kept.shards.get_mut(&shard).and_then(VecDeque::back_mut) else {
-                return;
+                return false;
             };
+            is_news |= is_closed && !of_shard.is_closed;
             of_shard.is_closed |= is_closed;
             if first > of_shard.next {
                 // What is between is lost: as if all up to there had gone.
-                let dropped = of_shard.kept.drain(..).collect::<Vec<_>>();
+                let dropped = mem::take(&mut of_shard.kept);
                 (of_shard.oldest, of_shard.next) = (first, first);
                 for told in dropped {
                     kept.events -= told.events.len();
                     kept.bytes -= told.bytes;
                 }
+                is_news = true;
             } else {
                 let known = usize::try_from(of_shard.next - first).unwrap_or(usize::MAX);
                 events.drain(..known.min(events.len()));
@@ -321,9 +391,14 @@ impl EventLog {
             if !events.is_empty() {
                 kept.add(shard, term, events);
                 kept.bound(self.most, self.most_bytes);
+                is_news = true;
+            }
+            if !is_news {
+                return false;
             }
         }
         self.tell_news();
+        true
     }
 
     fn tell_news(&self) {
@@ -470,7 +545,7 @@ impl EventSink for EventLog {
         self.store.store(store, Ordering::Release);
         self.kept
             .lock()
-            .begin(lease.shard, Term::new(lease.fence, 1));
+            .begin(lease.shard, Term::new(lease.fence, 1, true));
         self.tell_news();
     }
 

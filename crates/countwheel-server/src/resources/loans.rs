@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use super::flows::Whole;
 use super::{Catalogue, breaker};
 use crate::cluster::joined::Map;
+use crate::events::Events;
 use crate::gather::Leaser;
 
 /// How often it is looked at what is to be asked, while anything is borrowed.
@@ -442,6 +443,7 @@ pub(crate) struct NodeHere {
     pub(crate) timers: Timers,
     pub(crate) loans: Arc<Loans>,
     pub(crate) leaser: Arc<Leaser>,
+    pub(crate) events: Arc<Events>,
 }
 
 impl Here for NodeHere {
@@ -458,6 +460,10 @@ impl Here for NodeHere {
     }
 
     fn word_later(&self, from: NodeId, word: &[u8], tell: TellWord) {
+        if let Some(answer) = self.events.word(word) {
+            tell(answer);
+            return;
+        }
         // About leases, or about limits.
         if let Some(tell) = self.leaser.word(from, word, tell) {
             tell(self.word(from, word));
