@@ -62,18 +62,46 @@ impl Event {
     }
 }
 
-/// The events of a service. See [`Client::events`].
+/// The events of a service, over as many connections as it takes. See [`Client::events`].
 #[derive(Debug)]
 pub struct Events {
     client: Client,
-    path: String,
+    filter: EventFilter,
     retry: RetryPolicy,
-    /// The id of the last event, which the next connection goes on after.
+    /// Where the next connection goes on.
     last: Option<String>,
-    body: Option<Incoming>,
-    parser: Parser,
+    stream: Option<EventStream>,
     seed: u64,
     failures: u32,
+}
+
+/// The events of one connection. See [`Client::listen`].
+#[derive(Debug)]
+pub struct EventStream {
+    client: Client,
+    body: Incoming,
+    parser: Parser,
+}
+
+impl EventFilter {
+    fn path(&self) -> String {
+        let kinds = Some(self.kinds.join(",")).filter(|kinds| !kinds.is_empty());
+        let named = [
+            ("namespace", &self.namespace),
+            ("queue", &self.queue),
+            ("prefix", &self.prefix),
+            ("kinds", &kinds),
+        ];
+        let named = named.into_iter().filter_map(|(name, value)| {
+            let value = value.as_ref()?;
+            Some(format!("{name}={}", crate::words::escape(value)))
+        });
+        let query: Vec<String> = named.collect();
+        match query.join("&") {
+            query if query.is_empty() => "/v1/events".to_owned(),
+            query => format!("/v1/events?{query}"),
+        }
+    }
 }
 
 impl Client {
@@ -95,32 +123,94 @@ impl Client {
     /// ```
     #[must_use]
     pub fn events(&self, filter: &EventFilter) -> Events {
-        let kinds = Some(filter.kinds.join(",")).filter(|kinds| !kinds.is_empty());
-        let named = [
-            ("namespace", &filter.namespace),
-            ("queue", &filter.queue),
-            ("prefix", &filter.prefix),
-            ("kinds", &kinds),
-        ];
-        let named = named.into_iter().filter_map(|(name, value)| {
-            let value = value.as_ref()?;
-            Some(format!("{name}={}", crate::words::escape(value)))
-        });
-        let query: Vec<String> = named.collect();
-        let path = match query.join("&") {
-            query if query.is_empty() => "/v1/events".to_owned(),
-            query => format!("/v1/events?{query}"),
-        };
         Events {
             client: self.clone(),
-            path,
+            filter: filter.clone(),
             retry: self.retry().cloned().unwrap_or_else(Self::usual_retry),
             last: None,
-            body: None,
-            parser: Parser::default(),
+            stream: None,
             seed: Random::unseeded().draw(),
             failures: 0,
         }
+    }
+
+    /// The events of one connection, behind the event with the id `after` or from now on. Once this has returned, the
+    /// service listens: what happens from then on is told, or said to be missing.
+    ///
+    /// ```no_run
+    /// use countwheel_client::events::EventFilter;
+    /// use countwheel_client::{Client, ClientError};
+    ///
+    /// # async fn print(client: &Client) -> Result<(), ClientError> {
+    /// let mut stream = client.listen(&EventFilter::default(), None).await?;
+    /// while let Some(event) = stream.next().await? {
+    ///     println!("{} {}, behind {:?}", event.kind, event.data, stream.place());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ClientError`]. There is one try.
+    pub async fn listen(
+        &self,
+        filter: &EventFilter,
+        after: Option<&str>,
+    ) -> Result<EventStream, ClientError> {
+        let mut request = self.get_request(&filter.path());
+        request = request.header(ACCEPT, "text/event-stream");
+        if let Some(after) = after {
+            request = request.header("last-event-id", after);
+        }
+        let answer = self.begin_get(request).await?;
+        let kind = answer.headers().get(CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        if !kind.starts_with("text/event-stream") {
+            let status = answer.status().as_u16();
+            return Err(self.foreign(status, kind.as_bytes()));
+        }
+        Ok(EventStream {
+            client: self.clone(),
+            body: answer.into_body(),
+            parser: Parser::default(),
+        })
+    }
+}
+
+impl EventStream {
+    /// The next event; `None` once the service has ended the stream. The future may be dropped: no event is lost
+    /// by that.
+    ///
+    /// # Errors
+    /// [`ClientError`], also if nothing came for 45 s: a service sends a comment each 15 s.
+    pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
+        loop {
+            if let Some(event) = self.parser.next() {
+                return Ok(Some(event));
+            }
+            let silent = |_| self.client.broken("no event and no comment came");
+            let frame = tokio::time::timeout(SILENCE, self.body.frame()).await;
+            match frame.map_err(silent)? {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(self.client.broken(error)),
+                Some(Ok(frame)) => {
+                    let data = frame.into_data().unwrap_or_else(|_| Bytes::new());
+                    if !self.parser.feed(&data) {
+                        return Err(self.client.foreign(200, b"an event without an end"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where the stream is, once the service has said it: behind the last event, and behind those that the filter
+    /// has left out. What [`Client::listen`] takes as `after`.
+    #[must_use]
+    pub fn place(&self) -> Option<&str> {
+        self.parser
+            .last
+            .as_deref()
+            .filter(|_| self.parser.is_empty())
     }
 }
 
@@ -144,63 +234,49 @@ impl Events {
     /// [`ClientError`], where the policy allows no more tries or another try would fail as well.
     pub async fn next(&mut self) -> Result<Event, ClientError> {
         loop {
-            if let Some(event) = self.parser.next() {
-                self.failures = 0;
+            let error = match self.advance().await {
+                Ok(event) => {
+                    self.failures = 0;
+                    return Ok(event);
+                }
+                Err(error) => error,
+            };
+            self.stream = None;
+            if !error.is_passing() {
+                return Err(error);
+            }
+            self.failures += 1;
+            let Some(delay) = self.retry.seeded_delay(self.failures, self.seed) else {
+                return Err(error);
+            };
+            let asked = error.problem().and_then(|problem| problem.retry_after);
+            tokio::time::sleep(delay.max(asked.unwrap_or_default())).await;
+        }
+    }
+
+    /// The next event of the connection, which is made if there is none.
+    async fn advance(&mut self) -> Result<Event, ClientError> {
+        if self.stream.is_none() {
+            let after = self.last.as_deref();
+            self.stream = Some(self.client.listen(&self.filter, after).await?);
+        }
+        let Some(stream) = &mut self.stream else {
+            return Err(self.client.broken("the stream has ended"));
+        };
+        let event = stream.next().await;
+        // Also behind what the filter has left out.
+        if let Some(place) = stream.place() {
+            self.last = Some(place.to_owned());
+        }
+        match event? {
+            Some(event) => {
                 if let Some(id) = &event.id {
                     self.last = Some(id.clone());
                 }
-                return Ok(event);
+                Ok(event)
             }
-            if let Err(error) = self.read().await {
-                self.body = None;
-                self.parser = Parser::default();
-                if !error.is_passing() {
-                    return Err(error);
-                }
-                self.failures += 1;
-                let Some(delay) = self.retry.seeded_delay(self.failures, self.seed) else {
-                    return Err(error);
-                };
-                let asked = error.problem().and_then(|problem| problem.retry_after);
-                tokio::time::sleep(delay.max(asked.unwrap_or_default())).await;
-            }
-        }
-    }
-
-    /// Reads more, over a connection that it makes if there is none.
-    async fn read(&mut self) -> Result<(), ClientError> {
-        let Some(body) = &mut self.body else {
-            self.body = Some(self.connect().await?);
-            return Ok(());
-        };
-        let silent = |_| self.client.broken("no event and no comment came");
-        let frame = tokio::time::timeout(SILENCE, body.frame()).await;
-        match frame.map_err(silent)? {
             None => Err(self.client.broken("the stream has ended")),
-            Some(Err(error)) => Err(self.client.broken(error)),
-            Some(Ok(frame)) => {
-                let data = frame.into_data().unwrap_or_else(|_| Bytes::new());
-                let fits = self.parser.feed(&data);
-                let long = || self.client.foreign(200, b"an event without an end");
-                fits.then_some(()).ok_or_else(long)
-            }
         }
-    }
-
-    async fn connect(&self) -> Result<Incoming, ClientError> {
-        let mut request = self.client.get_request(&self.path);
-        request = request.header(ACCEPT, "text/event-stream");
-        if let Some(last) = &self.last {
-            request = request.header("last-event-id", last);
-        }
-        let answer = self.client.begin_get(request).await?;
-        let kind = answer.headers().get(CONTENT_TYPE);
-        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        if !kind.starts_with("text/event-stream") {
-            let status = answer.status().as_u16();
-            return Err(self.client.foreign(status, kind.as_bytes()));
-        }
-        Ok(answer.into_body())
     }
 
     /// The same as a stream, which ends with the first error.
@@ -230,10 +306,16 @@ struct Parser {
     data: Option<String>,
     /// The id that the next event has.
     id: Option<String>,
+    /// The id behind which all events are whole.
+    last: Option<String>,
     events: VecDeque<Event>,
 }
 
 impl Parser {
+    fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     fn next(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -285,6 +367,8 @@ impl Parser {
 
     fn end_event(&mut self) {
         let kind = std::mem::take(&mut self.kind);
+        // Also where nothing but an id came: the filter has left out what happened.
+        self.last.clone_from(&self.id);
         let Some(data) = self.data.take() else {
             return;
         };

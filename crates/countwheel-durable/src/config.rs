@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::store::DueScan;
-use crate::{Flows, Retention, Rules};
+use crate::{EventSink, Flows, Retention, Rules};
 
 /// What bounds a scheduler. The defaults suit a service of one process.
 ///
@@ -81,6 +81,8 @@ pub struct Config {
     pub retention: Option<Arc<dyn Retention>>,
     /// Which rules hold now for timers that leave them to their queues. Default none: those with which each was set.
     pub rules: Option<Arc<dyn Rules>>,
+    /// Who hears what commits did. Default nobody.
+    pub events: Option<Arc<dyn EventSink>>,
     /// The seed of the jitter. Default 0: give a random one, so that not all processes
     /// draw the same.
     pub seed: u64,
@@ -122,6 +124,7 @@ impl Default for Config {
             flows: None,
             retention: None,
             rules: None,
+            events: None,
             seed: 0,
         }
     }

@@ -9,6 +9,7 @@ use countwheel_time::Timestamp;
 
 use crate::ahead::Moved;
 use crate::backlog::{Backlog, Correction, Pends, pends};
+use crate::events::{EventKind, TimerEvent, tell};
 use crate::kept::Kept;
 use crate::planted::planted;
 use crate::setting::SettingsDraft;
@@ -43,6 +44,12 @@ pub(crate) struct Draft<'a> {
     /// What was there before each change, while it may have to be undone.
     undo: Option<Vec<Undo>>,
     settings: SettingsDraft,
+    /// What the changes did, if somebody wants to hear it.
+    told: Option<Vec<TimerEvent>>,
+    /// How much of it was there at [`Draft::begin`].
+    told_before: usize,
+    /// What the request asks for whose change is next.
+    asked: Option<EventKind>,
 }
 
 /// What a step changes of what is counted.
@@ -114,7 +121,26 @@ impl<'a> Draft<'a> {
             written: 0,
             undo: None,
             settings: SettingsDraft::new(Arc::clone(settings)),
+            told: None,
+            told_before: 0,
+            asked: None,
         }
+    }
+
+    /// Tells from here on what the changes do.
+    pub(crate) fn tells(mut self, tells: bool) -> Self {
+        self.told = tells.then(Vec::new);
+        self
+    }
+
+    /// The next change is what a request of this kind asks for.
+    pub(crate) fn asked(&mut self, kind: EventKind) {
+        self.asked = Some(kind);
+    }
+
+    /// Takes out what the changes did.
+    pub(crate) fn take_told(&mut self) -> Vec<TimerEvent> {
+        self.told.take().unwrap_or_default()
     }
 
     /// Changes a setting. Says the version that it gets if nobody else changes one meanwhile.
@@ -124,7 +150,12 @@ impl<'a> Draft<'a> {
         precondition: SettingPrecondition,
     ) -> Result<SettingsVersion, SettingError> {
         let bytes = change.value.as_ref().map_or(0, Vec::len);
+        let told = self.told.as_ref();
+        let told = told.map(|_| (change.name.clone(), change.value.is_some()));
         let version = self.settings.change(change, precondition)?;
+        if let (Some(told), Some((name, is_put))) = (&mut self.told, told) {
+            told.push(TimerEvent::of_setting(name, is_put, self.wall));
+        }
         self.written += bytes;
         Ok(version)
     }
@@ -265,6 +296,7 @@ impl<'a> Draft<'a> {
     /// From here on, changes can be undone.
     pub(crate) fn begin(&mut self) {
         self.undo = Some(Vec::new());
+        self.told_before = self.told.as_ref().map_or(0, Vec::len);
         self.settings.begin();
     }
 
@@ -277,6 +309,11 @@ impl<'a> Draft<'a> {
     /// Undoes the changes since [`Draft::begin`].
     pub(crate) fn undo(&mut self) {
         self.settings.undo();
+        if let Some(told) = &mut self.told
+            && !planted!(EventsOfRefused)
+        {
+            told.truncate(self.told_before);
+        }
         for undo in self.undo.take().into_iter().flatten().rev() {
             let drafted = &mut self.drafted[undo.place];
             (drafted.record, drafted.changed) = (undo.record, undo.changed);
@@ -365,6 +402,11 @@ impl<'a> Draft<'a> {
 
     fn change(&mut self, place: usize, record: Option<Box<Record>>) {
         let drafted = &mut self.drafted[place];
+        let asked = self.asked.take();
+        if let Some(told) = &mut self.told {
+            let (old, new) = (drafted.record.as_deref(), record.as_deref());
+            tell(&drafted.name, old, new, asked, self.wall, told);
+        }
         let is_same = match (&drafted.record, &record) {
             (Some(old), Some(new)) => drafted.same_payload && old.payload == new.payload,
             _ => false,

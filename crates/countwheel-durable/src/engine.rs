@@ -20,7 +20,7 @@ use crate::store::{self, Change, ClockNote, Fence, Lease, Shard, Store, StoreErr
 use crate::trouble::Noticed;
 use crate::{
     Attempt, BatchError, Budget, Config, Configured, DueCounts, Request, Response, Revision,
-    Settings, SettingsVersion, Stats, TimerError, Trouble, TroubleReason,
+    Settings, SettingsVersion, Stats, TimerError, TimerEvent, Trouble, TroubleReason,
 };
 
 /// A scheduler with its store and its clock, but without a thread: whoever holds it calls
@@ -198,6 +198,7 @@ impl Engine {
     ) -> Result<Self, StoreError> {
         let ownership = store.acquire(shard)?;
         let notes = Notes::open(&*clock, ownership.clock);
+        let events = config.events.clone();
         let mut scheduler = Scheduler::new(ownership, notes.origin().now(&*clock), config, budget);
         scheduler.count_from(notes.origin().zero());
         let settings = store.settings(SettingsVersion::default())?;
@@ -225,6 +226,9 @@ impl Engine {
             settings_unread: false,
         };
         engine.look_at_clock(engine.clock.timestamp());
+        if let Some(events) = events {
+            events.opened(&ownership);
+        }
         Ok(engine)
     }
 
@@ -253,6 +257,9 @@ impl Engine {
         if planted!(StartBeforeCommit) {
             let starts = turn.step.starts.drain(..);
             starts.for_each(|(_, attempt)| sink(Effect::Start(attempt)));
+        }
+        if planted!(EventsBeforeCommit) {
+            self.tell(turn.lease, mem::take(&mut turn.step.told));
         }
         let committed = match turn.changes() {
             [] => Ok(()),
@@ -519,6 +526,7 @@ impl Engine {
         let changes = mem::take(&mut step.changes);
         self.scheduler.settle(step.corrections.as_ref(), changes);
         *self.given.lock() = self.scheduler.last_revision();
+        self.tell(lease, mem::take(&mut step.told));
         for (ticket, answer) in step.answers {
             sink(Effect::Answer(ticket, answer));
         }
@@ -536,6 +544,16 @@ impl Engine {
             sink(Effect::Start(attempt));
         }
         Ok(())
+    }
+
+    /// Tells what a commit did, which is durable.
+    fn tell(&self, lease: Lease, told: Vec<TimerEvent>) {
+        if told.is_empty() {
+            return;
+        }
+        if let Some(events) = self.scheduler.events() {
+            events.committed(lease, told);
+        }
     }
 
     /// Whether `what` may leave: not once the lease has ended.
@@ -748,12 +766,21 @@ impl Engine {
             return Err(StoreError::Poisoned);
         }
         let now = self.now();
-        let changes = self.scheduler.abandon(now, &*self.store)?;
-        if changes.is_empty() {
-            return Ok(());
-        }
+        let (changes, told) = self.scheduler.abandon(now, &*self.store)?;
         let lease = self.scheduler.ownership().lease;
-        self.store.commit(lease, &changes)
+        if !changes.is_empty() {
+            self.store.commit(lease, &changes)?;
+        }
+        self.tell(lease, told);
+        self.close();
+        Ok(())
+    }
+
+    /// Every commit was told, and there is no other: to be called last, by who has not abandoned anything.
+    pub(crate) fn close(&self) {
+        if let Some(events) = self.scheduler.events() {
+            events.closed(self.scheduler.ownership().lease);
+        }
     }
 
     /// What it has done and what it holds.

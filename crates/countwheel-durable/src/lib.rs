@@ -106,6 +106,7 @@ mod draft;
 mod drain;
 mod elsewhere;
 mod engine;
+mod events;
 mod flow;
 mod gather;
 mod handler;
@@ -156,6 +157,10 @@ pub use countwheel_time::{
 pub use drain::{DrainMode, Drains};
 pub use elsewhere::{Asked, Counted, Elsewhere};
 pub use engine::{Effect, Engine, Turn};
+pub use events::{
+    Chunk, EventKind, EventLog, EventPosition, EventSink, FutureEvent, OwnEvents, Subject,
+    TimerEvent,
+};
 pub use flow::{Flow, FlowLimits, FlowRate, FlowUse, Flows, Route};
 pub use handler::{
     Attempt, Completion, Handler, Inline, NextRun, Outcome, Run, Verdict, inline, pooled,

@@ -271,6 +271,14 @@ bugs! {
     JobActsOnChanged,
     /// A step that fails takes the outcomes of its turn along.
     OutcomesEndWithReads,
+    /// Events are told before the commit.
+    EventsBeforeCommit,
+    /// Events of a refused batch are told.
+    EventsOfRefused,
+    /// A reader of events that is too slow is not told of the gap.
+    EventsLostAtEdge,
+    /// A term of events goes on from one whose end nobody knows.
+    EventsTermsJoined,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -372,9 +372,9 @@ impl Runner {
                             tracing::warn!(%error, "where the clocks stand could not be noted");
                         }
                     }
-                    if running > 0
-                        && let Err(error) = self.engine.abandon()
-                    {
+                    if running == 0 {
+                        self.engine.close();
+                    } else if let Err(error) = self.engine.abandon() {
                         let error = describe(&error);
                         tracing::warn!(error, "that attempts were stopped is not recorded");
                     }

@@ -35,8 +35,9 @@ use crate::trouble::Noticed;
 use crate::window::{LOOK_MIN, Room, Window};
 use crate::{
     Answer, Attempt, AttemptEnd, AttemptRecord, AttemptResult, BatchError, Config, DeadReason,
-    DueClock, JobAction, Keep, Missed, NextRun, Outcome, QueueName, Record, Recurrence, Request,
-    Response, Revision, Run, Settings, State, StateKind, Stats, TimerError, Verdict, Wake, policy,
+    DueClock, EventSink, JobAction, Keep, Missed, NextRun, Outcome, QueueName, Record, Recurrence,
+    Request, Response, Revision, Run, Settings, State, StateKind, Stats, TimerError, TimerEvent,
+    Verdict, Wake, policy,
 };
 use countwheel_time::Random;
 use parking_lot::Mutex;
@@ -111,6 +112,8 @@ pub(crate) struct Step {
     pub(crate) batches: Vec<(Ticket, Result<Vec<Response>, BatchError>)>,
     /// By which clock each was due, and the attempt.
     pub(crate) starts: Vec<(DueClock, Attempt)>,
+    /// What the changes did, if somebody wants to hear it.
+    pub(crate) told: Vec<TimerEvent>,
     /// The outcomes it took, and whose they are.
     outcomes: Vec<(Revision, Running, Outcome)>,
     /// The leases that it ended, and the flows in which they had room.
@@ -420,6 +423,11 @@ impl Scheduler {
         self.member.rests();
     }
 
+    /// Who hears what commits did.
+    pub(crate) fn events(&self) -> Option<&Arc<dyn EventSink>> {
+        self.config.events.as_ref()
+    }
+
     /// A request was refused that never came to a step.
     pub(crate) fn note_refused(&mut self) {
         self.stats.refused += 1;
@@ -690,7 +698,8 @@ impl Scheduler {
         };
         let known = (mem::take(&mut self.kept), found);
         let (wall, records) = (now.wall, events.len());
-        let mut draft = Draft::new(store, shard, wall, known, &self.settings, records);
+        let draft = Draft::new(store, shard, wall, known, &self.settings, records);
+        let mut draft = draft.tells(self.config.events.is_some());
         self.held_until = (!has_room).then(|| now.boot + ROOM_PAUSE);
         if !has_room {
             // It is the disk that it waits for, not the rate.
@@ -753,6 +762,7 @@ impl Scheduler {
         step.failure = failure;
         step.ended_leases = mem::take(&mut self.ended_leases);
         step.corrections = draft.corrections(&self.backlog);
+        step.told = draft.take_told();
         (step.changes, self.kept) = draft.into_changes();
         let given = Revision(self.next_revision.0 - 1);
         let shown = |change: &Change| matches!(change, Change::Put { record: r, .. } if r.revision == given);

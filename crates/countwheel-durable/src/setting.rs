@@ -18,7 +18,7 @@ use crate::{Key, NameError};
 /// assert_eq!(SettingName::new("a\nb"), Err(SettingError::NameControl { code_point: 0x0a }));
 /// # Ok::<(), SettingError>(())
 /// ```
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SettingName(Key);
 
 impl SettingName {

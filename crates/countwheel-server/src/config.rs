@@ -26,6 +26,7 @@ use crate::api::{BODY_BYTES, Token};
 use crate::callers::Proxies;
 use crate::cli;
 use crate::egress::EgressProxy;
+use crate::events::STREAMS;
 use crate::flow::Flow;
 use crate::guard::{AllowedTarget, Targets};
 use crate::places::Limits;
@@ -525,6 +526,9 @@ pub struct Front {
     /// IPv6 count as one
     #[arg(long, value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections_per_address: u32,
+    /// How many streams of events there may be at a time
+    #[arg(long, value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub event_streams: u32,
     /// Whose X-Forwarded-For and PROXY protocol say who calls, such as 10.0.0.0/8 or 192.0.2.1; may
     /// be given more than once
     #[arg(long, value_name = "CIDR", value_parser = network)]
@@ -550,6 +554,7 @@ impl Default for Front {
         Self {
             connections: number(limits.connections),
             connections_per_address: number(limits.per_address),
+            event_streams: number(STREAMS),
             trusted_proxy: Vec::new(),
             body_memory: number(BODY_BYTES >> 20),
             payload_ceiling_mib: 16,
@@ -566,6 +571,11 @@ impl Front {
             connections: number(self.connections),
             per_address: number(self.connections_per_address),
         }
+    }
+
+    /// How many streams of events there may be.
+    pub(crate) fn event_streams(&self) -> usize {
+        usize::try_from(self.event_streams).unwrap_or(usize::MAX)
     }
 
     /// Whose word about callers is taken.

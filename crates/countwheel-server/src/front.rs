@@ -84,6 +84,16 @@ impl Streaming {
         Self(exchange)
     }
 
+    /// There is nothing to answer just now: the connection makes room for another one if it has to.
+    pub(crate) fn rests(&self) {
+        self.0.place.waits();
+    }
+
+    /// There is something to answer again.
+    pub(crate) fn goes_on(&self) {
+        self.0.place.works();
+    }
+
     /// Begins such a request. It lasts until what this returns is dropped.
     pub(crate) fn begin(&self) -> Streams {
         self.0.is_streaming.store(true, Ordering::Relaxed);

@@ -16,6 +16,7 @@ pub mod deliver;
 mod descriptors;
 mod echo;
 pub mod egress;
+mod events;
 mod failures;
 mod flow;
 mod framing;

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use countwheel_durable::{Answer, Config, Record};
+use countwheel_durable::{Answer, Config, EventLog, Record};
 
+use crate::api::events::PIECE_BYTES;
 use crate::api::idempotency::KEPT_FOR;
 use crate::api::{TESTS_MAX, batch};
+use crate::events::SIGN_OF_LIFE;
 use crate::resources::{blocked, breaker, failing, flows, queue};
 use crate::{answered, deliver, pool, pull, traced};
 
@@ -143,6 +145,16 @@ fn constants() -> Vec<(&'static str, Vec<u64>)> {
             "how long a job that has ended is shown",
             vec![millis(countwheel_durable::Job::SHOWN_FOR)],
         ),
+        ("events that a node keeps", vec![bytes(EventLog::EVENTS)]),
+        (
+            "memory for the events that a node keeps",
+            vec![bytes(EventLog::BYTES)],
+        ),
+        ("time without an event", vec![millis(SIGN_OF_LIFE)]),
+        (
+            "piece of a stream that waits for its reader",
+            vec![bytes(PIECE_BYTES)],
+        ),
         (
             "endpoints whose health a node knows",
             vec![bytes(breaker::KNOWN_MAX)],
@@ -184,7 +196,12 @@ fn amounts(cell: &str) -> Vec<u64> {
 #[test]
 fn the_page_has_the_numbers_of_the_program_and_no_others() {
     let mut constants = constants();
-    let sections = ["## Of a batch", "## Of a delivery", "## Of what is stored"];
+    let sections = [
+        "## Of a batch",
+        "## Of a delivery",
+        "## Of events",
+        "## Of what is stored",
+    ];
     for row in sections.into_iter().flat_map(rows) {
         let [limit, is, _] = row[..] else {
             panic!("{row:?}");

@@ -14,7 +14,9 @@ use axum::Router;
 use countwheel_cluster::{ClusterClock, Node, NodeConfig, NodeId, RegistryError};
 use countwheel_disk::{DiskOptions, DiskStore};
 use countwheel_durable::store::{Durability, OnDisk, OpenFiles, Store, StoreError};
-use countwheel_durable::{Config, Health, Loss, Settings, SettingsVersion, StateKind, Timers};
+use countwheel_durable::{
+    Config, EventLog, Health, Loss, Settings, SettingsVersion, StateKind, Timers,
+};
 use countwheel_peers::{Forwarder, PeerServer, PeersConfig, PeersError};
 use countwheel_postgres::{
     PostgresError, PostgresOptions, PostgresRegistry, PostgresServer, PostgresStore,
@@ -39,6 +41,7 @@ use crate::config::{Dev, Front, KeepAnswers, NodeUse, Serve, StoreUrl};
 use crate::deliver::HttpHandler;
 use crate::descriptors::{self, Budget, TooLow};
 use crate::egress::EgressProxy;
+use crate::events::Events;
 use crate::gather::Leaser;
 use crate::guard::Targets;
 use crate::jobs;
@@ -708,7 +711,10 @@ impl Service {
         let flows = Arc::new(flows.proxied(self.egress_proxy.is_some()));
         let desk = Arc::clone(flows.desk());
         let handler = handler.at_desk(&desk);
+        let log = Arc::new(EventLog::new(EventLog::EVENTS, EventLog::BYTES));
+        let events = Events::new(Arc::clone(&log), self.front.event_streams());
         let limits = Config {
+            events: Some(log),
             max_in_flight: budget.attempts,
             flows: Some(Arc::<DeliveryLimits>::clone(&flows)),
             retention: Some(Arc::<Catalogue>::clone(&catalogue)),
@@ -752,6 +758,7 @@ impl Service {
                     loans: Arc::clone(&loans),
                     leaser: Arc::clone(&leaser),
                     tally: Arc::clone(&tally),
+                    events: Arc::clone(&events),
                 });
                 let owners = Arc::<Map>::clone(&map);
                 let forwarder = Forwarder::start(config, owners, here, Arc::clone(machine))?;
@@ -778,6 +785,7 @@ impl Service {
                 }
                 leaser.among(&forwarder, Arc::clone(&map));
                 tally.among(&forwarder, Arc::clone(&map));
+                events.among(&forwarder, Arc::clone(&map));
                 timers.on_elsewhere(Arc::<Forwarder>::clone(&forwarder));
                 peers = Some((Arc::clone(&forwarder), server));
                 let joining = Joining {
@@ -827,6 +835,7 @@ impl Service {
         let app = app.with_catalogue(Arc::clone(&catalogue), Arc::clone(&flows));
         let app = app.with_bodies(bodies).with_leaser(Arc::clone(&leaser));
         let app = app.with_tester(tester).with_tally(Arc::clone(&tally));
+        let app = app.with_events(Arc::clone(&events));
         let app = app.with_answers(self.keep_answers);
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
@@ -850,6 +859,7 @@ impl Service {
         }
         let (stop, stopped) = watch::channel(false);
         upkeep.spawn(keep_places(Arc::clone(&places), budget, timers.clone()));
+        upkeep.spawn(events.run());
         upkeep.spawn(jobs::run(timers.clone(), Arc::clone(&clock)));
         upkeep.spawn(tally.keep_looking());
         let serving = tokio::spawn(accept::accept(

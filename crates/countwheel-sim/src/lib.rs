@@ -28,6 +28,7 @@
 
 pub mod ages;
 pub mod due_counts;
+mod events;
 mod failure;
 pub mod flows;
 pub mod gathers;

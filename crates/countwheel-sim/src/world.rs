@@ -29,6 +29,7 @@ use self::crashing::{CrashingStore, Fault, NextCommit};
 use self::places::Places;
 pub use self::shrinking::{Part, Shrunk, shrink};
 use crate::due_counts;
+use crate::events::Listener;
 use crate::failure::{Failure as Failed, Log, panic_text};
 use crate::keeps::Keeps;
 use crate::machine::{Kind, Machine};
@@ -241,6 +242,8 @@ struct World {
     /// When the rules of queues change.
     ruling: Random,
     rules: Option<QueueRules>,
+    /// Who hears what commits did.
+    listener: Listener,
     faults: Random,
     next_request: Instant,
     next_ticket: u64,
@@ -397,6 +400,8 @@ impl World {
         if let Some(keeps) = &keeps {
             config.retention = Some(Arc::new(keeps.clone()));
         }
+        let listener = Listener::new(seed);
+        config.events = Some(listener.sink());
         let mut ruling = Random::new(seed, "rules");
         let rules = ruling.one_in(2).then(|| QueueRules::new(seed));
         if let Some(rules) = &rules {
@@ -440,6 +445,7 @@ impl World {
             keeps,
             ruling,
             rules,
+            listener,
             faults: Random::new(seed, "faults"),
             next_request: Instant::ZERO,
             opened: Now {
@@ -908,6 +914,7 @@ impl World {
         }
         match result {
             Ok(()) => {
+                self.listener.look()?;
                 self.machine.disk.heal();
                 self.settle_unheard_of(now)?;
                 for attempt in &ended {
@@ -1341,6 +1348,8 @@ impl World {
         self.running.clear();
         self.kept.clear();
         self.model.crashed();
+        self.listener.look()?;
+        self.listener.ends();
         let survived = survived.map(|(mut model, at)| {
             model.crashed();
             (model, at)
@@ -1477,6 +1486,7 @@ impl World {
     fn audit(&mut self, survived: Option<(Model, Now)>) -> Result<(), String> {
         self.machine.bound_calls_of_checks();
         let records = self.everything()?;
+        self.listener.audit(&records, survived.is_some())?;
         self.check_innocence(&records)?;
         let names = records.iter().map(|record| record.name.clone()).collect();
         let answers = Answers::of(&*self.store, &names).map_err(|e| e.to_string())?;

@@ -6,9 +6,9 @@ use crate::drain;
 use crate::planted::planted;
 use crate::policy::check_policy;
 use crate::{
-    Configured, Due, DueClock, Forgotten, JobAction, Moved, NameError, Precondition, Record,
-    Recurring, Request, Response, RetryPolicy, Revision, Set, SetOptions, Setting, SettingName,
-    SettingPrecondition, Shift, State, StateKind, TimerError, TimerId, TimerName, Was,
+    Configured, Due, DueClock, EventKind, Forgotten, JobAction, Moved, NameError, Precondition,
+    Record, Recurring, Request, Response, RetryPolicy, Revision, Set, SetOptions, Setting,
+    SettingName, SettingPrecondition, Shift, State, StateKind, TimerError, TimerId, TimerName, Was,
 };
 use countwheel_time::Timestamp;
 use std::time::Duration;
@@ -222,6 +222,7 @@ impl Scheduler {
             record.first_due = self.now.convert(record.first_due, record.clock, clock);
         }
         self.stats.moved += 1;
+        draft.asked(EventKind::Moved);
         Ok(self.rearm(draft, record, due, clock))
     }
 
@@ -312,6 +313,7 @@ impl Scheduler {
             }
         }
         self.stats.fired_by_request += 1;
+        draft.asked(EventKind::Fired);
         Ok(self.rearm(draft, record, due, clock))
     }
 
@@ -335,6 +337,7 @@ impl Scheduler {
             recurring.move_to(self.now.convert(due, clock, by));
         }
         self.stats.revived += 1;
+        draft.asked(EventKind::Revived);
         Ok(self.rearm(draft, record, due, clock))
     }
 

@@ -9,7 +9,7 @@ use crate::clocks::Now;
 use crate::draft::Draft;
 use crate::planted::planted;
 use crate::store::{Change, DueEntry, Found, Store, StoreError};
-use crate::{Attempt, AttemptResult, DueClock, Record, State};
+use crate::{Attempt, AttemptResult, DueClock, Record, State, TimerEvent};
 
 /// For so long a suspect is put off that there is no room for in memory: so many holds, and no less
 /// than this.
@@ -61,8 +61,8 @@ impl Scheduler {
         &mut self,
         now: Now,
         store: &dyn Store,
-    ) -> Result<Vec<Change>, StoreError> {
-        let mut draft = Draft::new(
+    ) -> Result<(Vec<Change>, Vec<TimerEvent>), StoreError> {
+        let draft = Draft::new(
             store,
             self.ownership.lease.shard,
             now.wall,
@@ -70,6 +70,7 @@ impl Scheduler {
             &self.settings,
             self.in_flight.len(),
         );
+        let mut draft = draft.tells(self.config.events.is_some());
         for (revision, name) in self.in_flight.iter() {
             if draft.bytes() >= self.config.max_batch_bytes {
                 break;
@@ -97,7 +98,8 @@ impl Scheduler {
             };
             draft.write(record);
         }
-        Ok(draft.into_changes().0)
+        let told = draft.take_told();
+        Ok((draft.into_changes().0, told))
     }
 
     /// Starts at most `most` of the suspects that wait, at the rate of what was overdue: all of

@@ -10,6 +10,7 @@ mod crash_loops;
 mod drain;
 mod elsewhere;
 mod engine;
+mod events;
 mod flows;
 mod full_disk;
 mod halves;

@@ -4,6 +4,7 @@ pub(crate) mod batch;
 mod cluster;
 mod drain;
 pub(crate) mod endpoints;
+pub(crate) mod events;
 pub(crate) mod idempotency;
 pub(crate) mod jobs;
 pub(crate) mod json;
@@ -61,6 +62,7 @@ use crate::cluster::Cluster;
 use crate::dashboard;
 use crate::deliver::HttpHandler;
 use crate::echo::{self, Echo};
+use crate::events::Events;
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::gather::Leaser;
 use crate::guard::Targets;
@@ -159,6 +161,8 @@ pub struct App {
     leaser: Option<Arc<Leaser>>,
     /// The figures of all nodes.
     tally: Arc<Tally>,
+    /// Where streams of events get them.
+    events: Option<Arc<Events>>,
     /// What makes the requests of tests of endpoints.
     tester: Option<HttpHandler>,
     tests: Semaphore,
@@ -258,6 +262,7 @@ impl App {
             flows: None,
             leaser: None,
             tally,
+            events: None,
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
             changes: tokio::sync::Mutex::default(),
@@ -377,6 +382,18 @@ impl App {
     /// The figures of all nodes.
     pub(crate) fn tally(&self) -> &Arc<Tally> {
         &self.tally
+    }
+
+    /// The same API, which tells what commits do.
+    #[must_use]
+    pub(crate) fn with_events(mut self, events: Arc<Events>) -> Self {
+        self.events = Some(events);
+        self
+    }
+
+    /// Where streams of events get them.
+    pub(crate) fn events(&self) -> Option<&Arc<Events>> {
+        self.events.as_ref()
     }
 
     /// Where workers get leases.
@@ -621,6 +638,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/leases:ack", post(leases::ack))
         .route("/v1/leases:nack", post(leases::nack))
         .route("/v1/leases:extend", post(leases::extend))
+        .route("/v1/events", get(events::stream))
         .route("/v1/endpoints", get(endpoints::list))
         .route("/v1/endpoints/{name}", endpoint)
         .route("/v1/cluster", get(cluster::glance))

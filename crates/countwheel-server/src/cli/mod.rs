@@ -11,6 +11,7 @@ pub mod cluster;
 mod connection;
 mod drain;
 pub mod endpoint;
+mod events;
 mod fire;
 mod follow;
 mod get;
@@ -103,6 +104,8 @@ pub enum Command {
     /// Put, show and remove the settings of a queue
     #[command(subcommand)]
     Queue(queue::Queue),
+    /// Print what happens: a line for each event
+    Events(events::Events),
     /// Follow one timer until it is done, dead or removed
     Watch(watch::Watch),
     /// Show when each attempt would come under a retry policy, or each run of a schedule
@@ -203,6 +206,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Queues(queues) => queues.run(terminal).await,
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,
+        Command::Events(events) => events.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,
         Command::Simulate(simulate) => simulate.run(terminal),
         Command::Snapshot(snapshot) => snapshot.run(terminal).await,

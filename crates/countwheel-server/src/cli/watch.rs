@@ -1,4 +1,4 @@
-//! `countwheel watch`: follows one timer by asking again and again.
+//! `countwheel watch`: follows one timer. It asks for the timer when an event is about it.
 
 use std::time::Duration;
 
@@ -8,8 +8,10 @@ use super::arguments::duration;
 use super::connection::Connection;
 use super::follow::{Follower, line};
 use super::{Exit, Failure, Terminal, text};
+use crate::client::Client;
+use crate::client::events::{Event, EventFilter, EventStream};
 
-/// How often the server is asked.
+/// How often a server is asked that is away, or tells no events.
 const POLL: Duration = Duration::from_millis(100);
 
 /// `countwheel watch`.
@@ -55,6 +57,7 @@ pub(super) async fn follow(
     let end = timeout.map(|timeout| terminal.clock.now() + timeout);
     let mut away_since: Option<Instant> = None;
     let mut seen = follower.has_seen();
+    let mut listening = Listening::new(&connection.queue, key);
     loop {
         match client.get(&connection.queue, key).await {
             Ok(answer) => {
@@ -95,7 +98,75 @@ pub(super) async fn follow(
             writeln!(terminal.err, "countwheel: {key} is not done yet")?;
             return Ok(Exit::OutOfTime);
         }
-        let pause = end.map_or(POLL, |end| end.saturating_since(now).min(POLL));
-        tokio::time::sleep(pause).await;
+        let left = end.map(|end| end.saturating_since(now));
+        listening.wait(&client, left).await;
     }
+}
+
+/// Hears when something has happened to a timer.
+struct Listening<'a> {
+    key: &'a str,
+    filter: EventFilter,
+    stream: Option<EventStream>,
+    /// The server has no streams, or none for this caller.
+    is_refused: bool,
+}
+
+impl<'a> Listening<'a> {
+    fn new(queue: &str, key: &'a str) -> Self {
+        Self {
+            key,
+            filter: EventFilter {
+                queue: Some(queue.to_owned()),
+                prefix: Some(key.to_owned()),
+                ..EventFilter::default()
+            },
+            stream: None,
+            is_refused: false,
+        }
+    }
+
+    /// Returns when it is worth while to look at the timer again.
+    async fn wait(&mut self, client: &Client, left: Option<Duration>) {
+        let waited = async {
+            if self.stream.is_none() && !self.is_refused {
+                match client.listen(&self.filter, None).await {
+                    Ok(stream) => {
+                        self.stream = Some(stream);
+                        // What happened until now was not heard.
+                        return;
+                    }
+                    Err(error) => self.is_refused = !error.is_outage(),
+                }
+            }
+            let Some(stream) = &mut self.stream else {
+                tokio::time::sleep(POLL).await;
+                return;
+            };
+            loop {
+                match stream.next().await {
+                    Ok(Some(event)) if event.is_gap() || is_about(&event, self.key) => {
+                        return;
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) | Err(_) => {
+                        self.stream = None;
+                        tokio::time::sleep(POLL).await;
+                        return;
+                    }
+                }
+            }
+        };
+        match left {
+            // If that is up, the timer is looked at once more.
+            Some(left) => drop(tokio::time::timeout(left, waited).await),
+            None => waited.await,
+        }
+    }
+}
+
+/// Whether the event is about the timer of this key.
+fn is_about(event: &Event, key: &str) -> bool {
+    let data = event.read::<serde_json::Value>();
+    data.is_ok_and(|data| data["key"] == key)
 }

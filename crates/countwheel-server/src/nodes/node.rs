@@ -86,6 +86,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
     let Front {
         connections,
         connections_per_address,
+        event_streams,
         trusted_proxy,
         body_memory,
         payload_ceiling_mib,
@@ -99,6 +100,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
             "--connections-per-address",
             connections_per_address.to_string(),
         ),
+        ("--event-streams", event_streams.to_string()),
         ("--body-memory", body_memory.to_string()),
         ("--payload-ceiling-mib", payload_ceiling_mib.to_string()),
         ("--timeout-ceiling", format_duration(*timeout_ceiling)),

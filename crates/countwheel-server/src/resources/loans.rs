@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use super::flows::Whole;
 use super::{Catalogue, breaker};
 use crate::cluster::joined::Map;
+use crate::events::Events;
 use crate::gather::Leaser;
 use crate::tally::Tally;
 
@@ -444,6 +445,7 @@ pub(crate) struct NodeHere {
     pub(crate) loans: Arc<Loans>,
     pub(crate) leaser: Arc<Leaser>,
     pub(crate) tally: Arc<Tally>,
+    pub(crate) events: Arc<Events>,
 }
 
 impl Here for NodeHere {
@@ -460,6 +462,10 @@ impl Here for NodeHere {
     }
 
     fn word_later(&self, from: NodeId, word: &[u8], tell: TellWord) {
+        if let Some(answer) = self.events.word(word) {
+            tell(answer);
+            return;
+        }
         // About leases, about figures, or about limits.
         let tell = self.leaser.word(from, word, tell);
         let tell = tell.and_then(|tell| self.tally.word(word, tell));

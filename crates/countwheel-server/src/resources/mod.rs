@@ -38,6 +38,7 @@ use self::endpoint::{Endpoint, EndpointName, Opened};
 use self::failing::Failing;
 use self::queue::{Mode, Queue};
 use self::sealed::Vault;
+use crate::api::events::Changed;
 use crate::api::json::{self, Field};
 use crate::api::retry;
 use crate::pull::LEASE_DEFAULT;
@@ -57,6 +58,22 @@ const QUEUE: &str = "queue/";
 /// The setting of an endpoint.
 pub(crate) fn setting_of_endpoint(name: &EndpointName) -> Option<SettingName> {
     SettingName::new(format!("{ENDPOINT}{name}")).ok()
+}
+
+/// Which queue or endpoint a setting is about, if it is about one.
+pub(crate) fn changed_by(name: &SettingName) -> Option<Changed<'_>> {
+    let name = name.as_str();
+    if let Some(queue) = name.strip_prefix(QUEUE) {
+        return Some(Changed::Queue(Some(queue)));
+    }
+    if let Some(endpoint) = name.strip_prefix(ENDPOINT) {
+        return Some(Changed::Endpoint(endpoint));
+    }
+    let drained = name.strip_prefix("drain")?;
+    match drained.strip_prefix('/') {
+        Some(queue) => Some(Changed::Queue(Some(queue))),
+        None => drained.is_empty().then_some(Changed::Queue(None)),
+    }
 }
 
 /// The setting of a queue.

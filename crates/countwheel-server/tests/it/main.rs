@@ -8,6 +8,7 @@ mod dashboard;
 mod degraded;
 mod delivery;
 mod descriptors;
+mod events;
 mod exits;
 mod floods;
 mod framing;

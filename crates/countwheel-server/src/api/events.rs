@@ -1,0 +1,548 @@
+//! `GET /v1/events`: what commits did, as server-sent events.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::State;
+use axum::http::{HeaderName, HeaderValue, Request, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use countwheel_durable::store::{Fence, Shard};
+use countwheel_durable::{
+    EventKind, EventPosition, Namespace, QueueName, Subject, TimerEvent, TimerName,
+};
+use hyper::body::Frame;
+use serde::Serialize;
+use tokio::sync::{mpsc, watch};
+
+use super::problem::{Code, Problem};
+use super::request::{Query, only};
+use super::{App, timers};
+use crate::events::{Events, Listening, SIGN_OF_LIFE};
+use crate::front::Streaming;
+use crate::resources::changed_by;
+use crate::time::format_time;
+
+/// A piece of a stream that is handed to its connection has about so many bytes.
+pub(crate) const PIECE_BYTES: usize = 16 << 10;
+/// How many commits a stream looks at before others have their turn.
+const COMMITS: usize = 64;
+/// How soon a client is to come back, in milliseconds.
+const RETRY_MILLIS: u32 = 1_000;
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// What a setting is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Changed<'a> {
+    /// A queue, or all of them.
+    Queue(Option<&'a str>),
+    Endpoint(&'a str),
+}
+
+/// The words of events, as callers see them.
+const KINDS: [&str; 16] = [
+    "set",
+    "moved",
+    "fired",
+    "revived",
+    "removed",
+    "started",
+    "leased",
+    "extended",
+    "released",
+    "attempt_ended",
+    "held",
+    "missed",
+    "done",
+    "dead",
+    "queue_changed",
+    "endpoint_changed",
+];
+
+/// The word of an event; `None` of a setting that callers know nothing of.
+fn word_of(event: &TimerEvent) -> Option<&'static str> {
+    match (&event.subject, event.kind) {
+        (Subject::Setting(name, _), _) => match changed_by(name)? {
+            Changed::Queue(_) => Some("queue_changed"),
+            Changed::Endpoint(_) => Some("endpoint_changed"),
+        },
+        (Subject::Timer(_), kind) => Some(kind.as_str()),
+    }
+}
+
+/// Which events a caller wants.
+#[derive(Debug, Default)]
+struct Filter {
+    namespace: Option<Namespace>,
+    queue: Option<QueueName>,
+    prefix: Option<String>,
+    kinds: Option<Vec<&'static str>>,
+}
+
+impl Filter {
+    fn wants(&self, event: &TimerEvent) -> Option<&'static str> {
+        let is_wanted = match &event.subject {
+            Subject::Timer(name) => self.wants_timer(name),
+            Subject::Setting(name, _) => self.wants_change(&changed_by(name)?),
+        };
+        let word = is_wanted.then(|| word_of(event))??;
+        let kinds = self.kinds.as_ref();
+        kinds
+            .is_none_or(|kinds| kinds.contains(&word))
+            .then_some(word)
+    }
+
+    fn wants_timer(&self, name: &TimerName) -> bool {
+        let of_queue = |queue: &QueueName| name.queue == *queue;
+        let of_prefix = |prefix: &String| name.key.as_str().starts_with(prefix.as_str());
+        self.queue.as_ref().is_none_or(of_queue)
+            && self.wants_namespace(&name.queue)
+            && self.prefix.as_ref().is_none_or(of_prefix)
+    }
+
+    fn wants_namespace(&self, queue: &QueueName) -> bool {
+        let namespace = self.namespace.as_ref();
+        namespace.is_none_or(|namespace| queue.namespace() == namespace.as_str())
+    }
+
+    fn wants_change(&self, changed: &Changed<'_>) -> bool {
+        if self.prefix.is_some() {
+            return false;
+        }
+        match changed {
+            Changed::Endpoint(_) => self.queue.is_none() && self.namespace.is_none(),
+            Changed::Queue(None) => true,
+            Changed::Queue(Some(text)) => {
+                let is_it = self
+                    .queue
+                    .as_ref()
+                    .is_none_or(|queue| queue.as_str() == *text);
+                let queue = QueueName::from_text(text);
+                is_it && queue.is_ok_and(|queue| self.wants_namespace(&queue))
+            }
+        }
+    }
+}
+
+/// Behind which event of each shard a stream is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Places {
+    store: u64,
+    of: BTreeMap<Shard, EventPosition>,
+}
+
+impl Places {
+    /// `store-shard.term.number_shard.term.number`.
+    fn write(&self, text: &mut String) {
+        // A text takes all that is written to it.
+        write!(text, "{:x}-", self.store).unwrap_or_default();
+        for (i, (shard, place)) in self.of.iter().enumerate() {
+            let between = if i > 0 { "_" } else { "" };
+            let (term, number) = (place.term.0, place.number);
+            write!(text, "{between}{}.{term}.{number}", shard.0).unwrap_or_default();
+        }
+    }
+
+    /// What [`write`](Self::write) wrote; `None` if it wrote no such thing.
+    fn read(text: &str) -> Option<Self> {
+        let (store, places) = text.split_once('-')?;
+        let is_hex = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if store.is_empty() || !store.bytes().all(is_hex) {
+            return None;
+        }
+        let store = u64::from_str_radix(store, 16).ok()?;
+        let mut of = BTreeMap::new();
+        for place in places.split('_').filter(|_| !places.is_empty()) {
+            let is_number = |part: &str| {
+                let digits = part.bytes().all(|byte| byte.is_ascii_digit());
+                digits && (part == "0" || !part.starts_with('0'))
+            };
+            if !place.split('.').all(is_number) {
+                return None;
+            }
+            let mut parts = place.split('.');
+            let shard = Shard(parts.next()?.parse().ok()?);
+            let term = Fence(parts.next()?.parse().ok()?);
+            let number = parts.next()?.parse().ok()?;
+            let is_first = of.insert(shard, EventPosition { term, number }).is_none();
+            if parts.next().is_some() || !is_first {
+                return None;
+            }
+        }
+        Some(Self { store, of })
+    }
+}
+
+/// The data of an event.
+#[derive(Serialize)]
+struct EventBody<'a> {
+    kind: &'static str,
+    at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    removed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revision: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    due: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leased_until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    late_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detail: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_reason: Option<&'static str>,
+    shard: u16,
+    term: u64,
+    number: u64,
+}
+
+impl<'a> EventBody<'a> {
+    fn of(kind: &'static str, event: &'a TimerEvent, shard: Shard, place: EventPosition) -> Self {
+        let (mut queue, mut key, mut endpoint, mut removed) = (None, None, None, None);
+        match &event.subject {
+            Subject::Timer(name) => {
+                (queue, key) = (Some(name.queue.as_str()), Some(name.key.as_str()));
+            }
+            Subject::Setting(name, is_put) => {
+                removed = Some(!is_put);
+                match changed_by(name) {
+                    Some(Changed::Queue(name)) => queue = name,
+                    Some(Changed::Endpoint(name)) => endpoint = Some(name),
+                    None => {}
+                }
+            }
+        }
+        let is_known = event.id.is_some();
+        let is_leased = matches!(event.kind, EventKind::Leased | EventKind::Extended);
+        let until = format_time(event.due);
+        let (due, leased_until) = match (is_known, is_leased) {
+            (false, _) => (None, None),
+            (true, true) => (None, Some(until)),
+            (true, false) => (Some(until), None),
+        };
+        let state = event.state.map(|state| match is_leased {
+            true => timers::LEASED,
+            false => state.as_str(),
+        });
+        Self {
+            kind,
+            at: format_time(event.at),
+            queue,
+            key,
+            endpoint,
+            removed,
+            id: event.id.map(|id| id.to_string()),
+            revision: is_known.then_some(event.revision.0),
+            state,
+            due,
+            leased_until,
+            attempt: is_known.then_some(event.attempt).filter(|&it| it > 0),
+            result: event.result.map(|result| result.as_str()),
+            late_us: event
+                .lateness
+                .map(|late| u64::try_from(late.as_micros()).unwrap_or(u64::MAX)),
+            detail: Some(event.detail.as_str()).filter(|detail| !detail.is_empty()),
+            dead_reason: event.reason.map(|reason| reason.as_str()),
+            shard: shard.0,
+            term: place.term.0,
+            number: place.number,
+        }
+    }
+}
+
+/// A stream, on its way.
+struct Stream {
+    events: Arc<Events>,
+    filter: Filter,
+    places: Places,
+    text: String,
+}
+
+impl Stream {
+    /// Writes what is new, as much as a piece has. Says whether there may be more.
+    fn fill(&mut self) -> bool {
+        let events = Arc::clone(&self.events);
+        let mut is_more = false;
+        for shard in events.log().shards() {
+            let after = self.places.of.get(&shard).copied();
+            let chunks = match events.log().read_some(shard, after, COMMITS) {
+                Ok(chunks) => chunks,
+                Err(_) => {
+                    // The place is of a log that is gone: this begins anew.
+                    self.places.of.remove(&shard);
+                    self.gap(shard);
+                    is_more = true;
+                    continue;
+                }
+            };
+            is_more |= chunks.len() == COMMITS;
+            for chunk in chunks {
+                if self.text.len() >= PIECE_BYTES {
+                    return true;
+                }
+                if chunk.gap {
+                    let before = EventPosition {
+                        term: chunk.term,
+                        number: chunk.first - 1,
+                    };
+                    self.places.of.insert(shard, before);
+                    self.gap(shard);
+                }
+                let term = chunk.term;
+                for (number, event) in (chunk.first..).zip(chunk.events()) {
+                    let place = EventPosition { term, number };
+                    if let Some(kind) = self.filter.wants(event) {
+                        self.places.of.insert(shard, place);
+                        let body = EventBody::of(kind, event, shard, place);
+                        self.write(kind, &body);
+                    }
+                }
+                self.places.of.insert(shard, chunk.end());
+            }
+        }
+        is_more
+    }
+
+    fn gap(&mut self, shard: Shard) {
+        #[derive(Serialize)]
+        struct Gap {
+            shard: u16,
+        }
+        self.write("gap", &Gap { shard: shard.0 });
+    }
+
+    fn write(&mut self, kind: &str, body: &impl Serialize) {
+        self.text.push_str("id: ");
+        self.places.write(&mut self.text);
+        let data = serde_json::to_string(body).unwrap_or_default();
+        // A text takes all that is written to it.
+        write!(self.text, "\nevent: {kind}\ndata: {data}\n\n").unwrap_or_default();
+    }
+
+    /// Says where the stream is, so that whoever comes back after a long time without an event misses none.
+    fn sign_of_life(&mut self) {
+        self.text.push_str(": \nid: ");
+        self.places.write(&mut self.text);
+        self.text.push_str("\n\n");
+    }
+
+    async fn run(
+        mut self,
+        mut listening: Listening,
+        send: mpsc::Sender<Bytes>,
+        streaming: Option<Streaming>,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let rests = || {
+            if let Some(streaming) = &streaming {
+                streaming.rests();
+            }
+        };
+        loop {
+            listening.ticks.borrow_and_update();
+            let is_more = self.fill();
+            if !self.text.is_empty() {
+                let piece = Bytes::from(std::mem::take(&mut self.text));
+                if let Some(streaming) = &streaming {
+                    streaming.goes_on();
+                }
+                let sent = tokio::select! {
+                    sent = send.send(piece) => sent.is_ok(),
+                    _ = stopping.wait_for(|&stops| stops) => false,
+                };
+                if !sent {
+                    return;
+                }
+                rests();
+            }
+            if is_more {
+                tokio::task::yield_now().await;
+                continue;
+            }
+            tokio::select! {
+                _ = listening.ticks.changed() => {}
+                () = tokio::time::sleep(SIGN_OF_LIFE) => self.sign_of_life(),
+                () = send.closed() => return,
+                _ = stopping.wait_for(|&stops| stops) => return,
+            }
+        }
+    }
+}
+
+/// The pieces of a stream, as a body.
+struct Pieces(mpsc::Receiver<Bytes>);
+
+impl HttpBody for Pieces {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let piece = self.0.poll_recv(context);
+        piece.map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+    }
+}
+
+pub(super) async fn stream(
+    State(app): State<Arc<App>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let uri = request.uri();
+    let known = ["namespace", "queue", "prefix", "kinds", "after"];
+    let query = Query::of(uri, &known)?;
+    let filter = Filter {
+        namespace: query.read("namespace", "the name of a namespace", |text| {
+            Namespace::new(text).ok()
+        })?,
+        queue: query.read("queue", "the name of a queue", |text| {
+            QueueName::from_text(text).ok()
+        })?,
+        prefix: query.get("prefix").map(str::to_owned),
+        kinds: query.get("kinds").map(kinds).transpose()?,
+    };
+    let header = only(request.headers(), &LAST_EVENT_ID)?.filter(|text| !text.is_empty());
+    // A browser comes back to the same URL, with the header.
+    let after = match header {
+        Some(text) => {
+            let wrong = "the header last-event-id must be the id of an event";
+            Some(Places::read(text).ok_or_else(|| Problem::malformed(wrong))?)
+        }
+        None => query.read("after", "the id of an event", Places::read)?,
+    };
+    let Some(events) = app.events() else {
+        return Err(Problem::new(Code::NotFound, "this service tells no events"));
+    };
+    let Some(listening) = events.listen().await else {
+        let detail = "too many streams of events are open";
+        return Err(Problem::new(Code::Overloaded, detail));
+    };
+    let mut stream = Stream {
+        events: Arc::clone(events),
+        filter,
+        places: begin(events, &app, after)?,
+        text: format!("retry: {RETRY_MILLIS}\n"),
+    };
+    stream.sign_of_life();
+    let (send, pieces) = mpsc::channel(1);
+    let streaming = request.extensions().get::<Streaming>().cloned();
+    tokio::spawn(stream.run(listening, send, streaming, app.stopping()));
+    let of_type = HeaderValue::from_static("text/event-stream");
+    let headers = [
+        (header::CONTENT_TYPE, of_type),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
+    ];
+    Ok((StatusCode::OK, headers, Body::new(Pieces(pieces))).into_response())
+}
+
+fn kinds(text: &str) -> Result<Vec<&'static str>, Problem> {
+    let each = text.split(',');
+    let each = each.map(|word| {
+        let known = KINDS.iter().find(|known| **known == word);
+        known.copied().ok_or_else(|| {
+            Problem::malformed(format!(
+                "the query parameter \"kinds\" has {word:?}, which is no kind of event"
+            ))
+        })
+    });
+    each.collect()
+}
+
+/// Where a stream begins that is to go on behind `after`, or with what comes next.
+fn begin(events: &Events, app: &App, after: Option<Places>) -> Result<Places, Problem> {
+    let log = events.log();
+    let store = log.store();
+    let Some(after) = after else {
+        let shards = log.shards().into_iter();
+        let of = shards.filter_map(|shard| Some((shard, log.end(shard)?)));
+        return Ok(Places {
+            store,
+            of: of.collect(),
+        });
+    };
+    if after.store != store {
+        // Of another store: before everything that there is of this one.
+        let none = EventPosition::default();
+        let of = log.shards().into_iter().map(|shard| (shard, none));
+        return Ok(Places {
+            store,
+            of: of.collect(),
+        });
+    }
+    for (&shard, &place) in &after.of {
+        if shard.0 >= app.timers.shards().count() {
+            let detail = format!("there is no shard {} as the id of the event says", shard.0);
+            return Err(Problem::malformed(detail));
+        }
+        if let Err(future) = log.read(shard, Some(place)) {
+            let is_later = log.end(shard).is_none_or(|end| end.term < place.term);
+            if is_later && events.has_others() {
+                let detail = "the owner of a shard of the id cannot be asked just now";
+                return Err(Problem::new(Code::ShardUnavailable, detail));
+            }
+            return Err(Problem::malformed(future.to_string()));
+        }
+    }
+    Ok(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_a_timer_has_its_word() {
+        let of_timers = EventKind::ALL
+            .iter()
+            .filter(|&&it| it != EventKind::Configured);
+        let mut words: Vec<_> = of_timers.map(|kind| kind.as_str()).collect();
+        words.extend(["queue_changed", "endpoint_changed"]);
+        assert_eq!(words, KINDS);
+    }
+
+    #[test]
+    fn an_id_reads_as_it_was_written_and_nothing_else_does() {
+        for text in ["a1f-0.3.12", "a1f-0.3.12_7.1.0", "0-"] {
+            let mut again = String::new();
+            Places::read(text).expect(text).write(&mut again);
+            assert_eq!(again, text);
+        }
+        for text in [
+            "",
+            "-",
+            "x-0.1.1",
+            "a1f",
+            "a1f-0.1",
+            "a1f-0.1.2.3",
+            "a1f-0.1.2_0.1.3",
+            "a1f-0.1.-2",
+            "a1f-0.01.2",
+            "a1f-99999.1.2",
+            "a1f-_",
+            "A1F-0.1.2",
+            "a1f-0..2",
+            "a1f-0.1.+2",
+        ] {
+            assert_eq!(Places::read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Events for callers: one log of what commits did, on this node and, while somebody listens, on all others.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use countwheel_cluster::NodeId;
+use countwheel_durable::store::{Fence, Shard};
+use countwheel_durable::{EventLog, EventPosition, OwnEvents};
+use countwheel_peers::{Forwarder, Word};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::cluster::joined::Map;
+
+/// How many streams of events there may be at a time, unless said otherwise.
+pub(crate) const STREAMS: usize = 1_024;
+/// After so long without an event, a stream says that it is there.
+pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+/// Streams are woken in so many groups, one after the other: not all of them work at the same time.
+const GROUPS: usize = 16;
+/// How often a stream looks for news at the most, by how many streams there are.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+const PAUSE_OF_ONE: Duration = Duration::from_micros(200);
+/// How often other nodes are asked for what is new.
+const ASKED_EVERY: Duration = Duration::from_millis(50);
+/// How long another node may take to answer.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+/// About how many events one answer has at the most.
+const EVENTS_TOLD: usize = 8_192;
+/// What begins a word about events. Words about leases begin with another, those about limits with no such byte.
+const MARK: u8 = 65;
+
+/// What one node asks of another.
+#[derive(Debug, Serialize, Deserialize)]
+enum Said {
+    /// For what it told behind these places of shards.
+    Asks { known: Vec<(u16, u64, u64)> },
+}
+
+/// What that answers.
+#[derive(Debug, Serialize, Deserialize)]
+struct Told {
+    store: u64,
+    shards: Vec<(u16, Vec<OwnEvents>)>,
+}
+
+/// Where streams get their events.
+#[derive(Debug)]
+pub(crate) struct Events {
+    log: Arc<EventLog>,
+    news: Arc<Notify>,
+    opened: Notify,
+    groups: Vec<watch::Sender<u64>>,
+    next_group: AtomicUsize,
+    streams: Arc<Semaphore>,
+    open: Arc<AtomicUsize>,
+    /// Grows with each time that all other nodes were asked.
+    rounds: watch::Sender<u64>,
+    others: OnceLock<Others>,
+}
+
+/// The other nodes.
+struct Others {
+    forwarder: Arc<Forwarder>,
+    map: Arc<Map>,
+}
+
+impl std::fmt::Debug for Others {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Others").finish_non_exhaustive()
+    }
+}
+
+/// A stream that is open, until this goes.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) ticks: watch::Receiver<u64>,
+    open: Arc<AtomicUsize>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Events {
+    pub(crate) fn new(log: Arc<EventLog>, streams: usize) -> Arc<Self> {
+        let (news, open) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let (wake, listeners) = (Arc::clone(&news), Arc::clone(&open));
+        log.on_news(move || {
+            if listeners.load(Ordering::Acquire) > 0 {
+                wake.notify_one();
+            }
+        });
+        Arc::new(Self {
+            log,
+            news,
+            opened: Notify::new(),
+            groups: (0..GROUPS).map(|_| watch::Sender::new(0)).collect(),
+            next_group: AtomicUsize::new(0),
+            streams: Arc::new(Semaphore::new(streams.min(Semaphore::MAX_PERMITS))),
+            open,
+            rounds: watch::Sender::new(0),
+            others: OnceLock::new(),
+        })
+    }
+
+    pub(crate) fn log(&self) -> &EventLog {
+        &self.log
+    }
+
+    /// How many streams are open.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Whether there are other nodes, which may have shards of which this one knows nothing yet.
+    pub(crate) fn has_others(&self) -> bool {
+        self.others.get().is_some()
+    }
+
+    /// Hears of other nodes as well.
+    pub(crate) fn among(&self, forwarder: &Arc<Forwarder>, map: Arc<Map>) {
+        let others = Others {
+            forwarder: Arc::clone(forwarder),
+            map,
+        };
+        // Once is enough.
+        self.others.set(others).unwrap_or_default();
+    }
+
+    /// Takes a place for a stream; `None` if there is none. What is known of other nodes is of now.
+    pub(crate) async fn listen(&self) -> Option<Listening> {
+        let permit = Arc::clone(&self.streams).try_acquire_owned().ok()?;
+        self.open.fetch_add(1, Ordering::AcqRel);
+        let group = self.next_group.fetch_add(1, Ordering::Relaxed) % GROUPS;
+        let listening = Listening {
+            ticks: self.groups[group].subscribe(),
+            open: Arc::clone(&self.open),
+            _permit: permit,
+        };
+        self.opened.notify_one();
+        if self.has_others() {
+            // The round that is under way may have begun before.
+            let mut rounds = self.rounds.subscribe();
+            let two_more = *rounds.borrow_and_update() + 2;
+            let fresh = rounds.wait_for(|&round| round >= two_more);
+            // A node that does not answer holds up nobody for longer.
+            drop(tokio::time::timeout(2 * ANSWERED_WITHIN, fresh).await);
+        }
+        Some(listening)
+    }
+
+    /// Wakes streams when there is something new, and asks other nodes while there are streams.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let asking = Arc::clone(&self);
+        tokio::join!(self.wake(), asking.ask_others());
+    }
+
+    async fn wake(&self) {
+        loop {
+            self.news.notified().await;
+            let open = u32::try_from(self.open()).unwrap_or(u32::MAX);
+            let pause = (PAUSE_OF_ONE * open).clamp(PAUSE_MIN, PAUSE_MAX);
+            let heard = self.groups.iter().filter(|it| it.receiver_count() > 0);
+            let heard: Vec<_> = heard.collect();
+            let pause = pause / u32::try_from(heard.len().max(1)).unwrap_or(1);
+            for group in heard {
+                group.send_modify(|tick| *tick += 1);
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
+
+    async fn ask_others(&self) {
+        loop {
+            if self.open() == 0 {
+                self.opened.notified().await;
+            }
+            let Some(others) = self.others.get() else {
+                self.opened.notified().await;
+                continue;
+            };
+            let asked = others.map.others();
+            let asked = asked
+                .into_iter()
+                .map(|(node, address)| self.ask(others, node, address));
+            let told = futures_of_all(asked).await;
+            let mut told: Vec<_> = told.into_iter().flatten().collect();
+            // A shard may have changed hands: the earlier term comes first, whoever answered first.
+            told.sort_by_key(|(_, shard, told)| (*shard, told.term));
+            let mut more = false;
+            for (store, shard, told) in told {
+                let many = told.events.len() >= EVENTS_TOLD / 2;
+                more |= self.log.copy(store, shard, told) && many;
+            }
+            self.rounds.send_modify(|round| *round += 1);
+            if !more {
+                tokio::time::sleep(ASKED_EVERY).await;
+            }
+        }
+    }
+
+    /// Asks one node for what it told.
+    async fn ask(
+        &self,
+        others: &Others,
+        node: NodeId,
+        address: String,
+    ) -> Vec<(u64, Shard, OwnEvents)> {
+        let shards = self.log.shards().into_iter();
+        let known = shards.filter_map(|shard| {
+            let end = self.log.end(shard)?;
+            Some((shard.0, end.term.0, end.number))
+        });
+        let known = known.collect();
+        let Some(word) = said_of(&Said::Asks { known }) else {
+            return Vec::new();
+        };
+        let answer = others.forwarder.say(node, &address, word);
+        let answer = tokio::time::timeout(ANSWERED_WITHIN, answer).await;
+        let Ok(Ok(Word::Answered(answer))) = answer else {
+            return Vec::new();
+        };
+        let Ok(told) = postcard::from_bytes::<Told>(&answer) else {
+            return Vec::new();
+        };
+        let store = told.store;
+        let terms = told.shards.into_iter().flat_map(|(shard, terms)| {
+            let of_shard = move |term| (store, Shard(shard), term);
+            terms.into_iter().map(of_shard)
+        });
+        terms.collect()
+    }
+
+    /// Answers a word of another node; `None` if it is not about events.
+    pub(crate) fn word(&self, word: &[u8]) -> Option<Option<Vec<u8>>> {
+        let Some((&MARK, word)) = word.split_first() else {
+            return None;
+        };
+        let Ok(Said::Asks { known }) = postcard::from_bytes(word) else {
+            return Some(None);
+        };
+        let mut left = EVENTS_TOLD;
+        let mut shards = Vec::new();
+        for shard in self.log.shards() {
+            let after = known.iter().find(|(of, ..)| *of == shard.0);
+            let after = after.map(|&(_, term, number)| EventPosition {
+                term: Fence(term),
+                number,
+            });
+            let own = self.log.own(shard, after, left);
+            left = left.saturating_sub(own.iter().map(|term| term.events.len()).sum());
+            if !own.is_empty() {
+                shards.push((shard.0, own));
+            }
+        }
+        let store = self.log.store();
+        Some(postcard::to_allocvec(&Told { store, shards }).ok())
+    }
+}
+
+fn said_of(said: &Said) -> Option<Vec<u8>> {
+    let mut word = vec![MARK];
+    word.extend(postcard::to_allocvec(said).ok()?);
+    Some(word)
+}
+
+/// Waits for all of them, which go on beside each other.
+async fn futures_of_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut waiting: Vec<_> = futures.map(|it| (Box::pin(it), None)).collect();
+    std::future::poll_fn(|context| {
+        let mut is_done = true;
+        for (future, output) in &mut waiting {
+            if output.is_none() {
+                match future.as_mut().poll(context) {
+                    std::task::Poll::Ready(ready) => *output = Some(ready),
+                    std::task::Poll::Pending => is_done = false,
+                }
+            }
+        }
+        if is_done {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
+    })
+    .await;
+    waiting
+        .into_iter()
+        .filter_map(|(_, output)| output)
+        .collect()
+}
