@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 mod cluster;
+mod runs;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,6 +35,7 @@ pub use self::cluster::{
     ClusterShards, MoveProgress, MoveTarget, NodeCounts, NodeMarked, PlannedMove, Rebalanced,
     ShardCounts, ShardMoved,
 };
+pub use self::runs::{Backfilled, BackfilledRun, SimulatedThere, TimerRun, TimerRuns};
 use crate::api::timers::LEASED;
 use crate::api::{recurrence, retry, simulate};
 use crate::roots;

@@ -1,5 +1,6 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
+pub(crate) mod backfill;
 pub(crate) mod batch;
 mod cluster;
 mod drain;
@@ -596,6 +597,7 @@ pub fn router(app: Arc<App>) -> Router {
             get(timers::list).post(timers::post),
         )
         .route("/v1/queues/{queue}/timers/{key}", timer)
+        .route("/v1/queues/{queue}/timers/{key}/runs", get(backfill::runs))
         .route("/v1/jobs", get(jobs::list).post(jobs::begin))
         .route("/v1/jobs/{id}", get(jobs::get).post(jobs::cancel))
         .route("/v1/batch", post(batch::batch))

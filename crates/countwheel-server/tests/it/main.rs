@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
 mod answers;
+mod backfill;
 mod batch;
 mod dashboard;
 mod degraded;
