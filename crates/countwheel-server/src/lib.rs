@@ -43,6 +43,7 @@ mod scrub;
 pub mod server;
 mod shown;
 mod shutdown;
+mod streams;
 pub mod time;
 pub mod trace;
 mod traced;

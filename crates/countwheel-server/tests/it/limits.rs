@@ -13,9 +13,12 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 23] = [
+const ELSEWHERE: [&str; 26] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
+    "requests under way on a connection of HTTP/2",
+    "what of its bodies has come, and nobody has read",
+    "requests that a caller of HTTP/2 gives up before they are answered",
     "trailers of a request",
     "extension of a chunk",
     "payloads on a page of a list",

@@ -31,6 +31,7 @@ mod refusals;
 mod resources;
 mod routes;
 mod sentences;
+mod streams;
 mod support;
 mod transfer;
 mod unread;
