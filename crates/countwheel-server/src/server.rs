@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 
 use crate::VERSION;
 use crate::accept;
+use crate::api::cors::Origins;
 use crate::api::endpoints::reseal;
 use crate::api::{App, Token, router};
 use crate::bodies::Bodies;
@@ -823,6 +824,7 @@ impl Service {
         let app = app.with_catalogue(Arc::clone(&catalogue), Arc::clone(&flows));
         let app = app.with_bodies(bodies).with_leaser(Arc::clone(&leaser));
         let app = app.with_tester(tester);
+        let app = app.with_cors(Origins::new(self.front.cors_origin.clone()));
         let app = app.with_answers(self.keep_answers);
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.

@@ -5,6 +5,7 @@
 mod answers;
 mod backfill;
 mod batch;
+mod cors;
 mod dashboard;
 mod degraded;
 mod delivery;
