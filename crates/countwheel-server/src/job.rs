@@ -462,6 +462,7 @@ mod tests {
                     timeout: None,
                 },
                 tags: vec!["eu".to_owned(), "vip".to_owned()],
+                backfill: Some(Timestamp::from_micros(7)),
             },
             ..job.clone()
         };

@@ -228,13 +228,13 @@ struct Answer {
 struct MadeBody {
     key: String,
     nominal: String,
-    result: Made,
+    result: Became,
 }
 
 /// What became of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Made {
+enum Became {
     /// It was made now.
     Made,
     /// It was made before, or a timer has its key.
@@ -305,8 +305,8 @@ pub(super) async fn backfill(
     let count = |result| results.iter().filter(|&&it| it == result).count();
     let body = Answer {
         dry_run: asked.is_dry,
-        made: count(Made::Made),
-        existing: count(Made::Exists),
+        made: count(Became::Made),
+        existing: count(Became::Exists),
         next: next.map(format_time),
         runs: runs
             .iter()
@@ -338,7 +338,7 @@ pub(crate) fn timer_of_run(key: &str, nominal: Timestamp) -> &str {
 }
 
 /// Which of the runs would be made.
-async fn look(app: &App, runs: &[Run]) -> Result<Vec<Made>, Problem> {
+async fn look(app: &App, runs: &[Run]) -> Result<Vec<Became>, Problem> {
     let wanted = runs.iter().map(|run| (run.name.clone(), run.receipt));
     let wanted: Vec<_> = wanted.collect();
     app.read(move |timers| {
@@ -350,7 +350,7 @@ async fn look(app: &App, runs: &[Run]) -> Result<Vec<Made>, Problem> {
                     replayed => replayed?.is_some(),
                 };
                 let exists = is_known || timers.get(name)?.is_some();
-                Ok(if exists { Made::Exists } else { Made::New })
+                Ok(if exists { Became::Exists } else { Became::New })
             })
             .collect()
     })
@@ -358,7 +358,7 @@ async fn look(app: &App, runs: &[Run]) -> Result<Vec<Made>, Problem> {
 }
 
 /// Sets the runs, a few at a time. What fails leaves those before as they are: the same backfill goes on from there.
-async fn make(app: &App, runs: &[Run], record: &Record, job: Job) -> Result<Vec<Made>, Problem> {
+async fn make(app: &App, runs: &[Run], record: &Record, job: Job) -> Result<Vec<Became>, Problem> {
     let bytes = record.payload.len().max(1);
     let together = (TOGETHER_BYTES / bytes).clamp(1, TOGETHER);
     let mut job = job;
@@ -381,9 +381,9 @@ async fn make(app: &App, runs: &[Run], record: &Record, job: Job) -> Result<Vec<
                 answer = app.ask(set(run, record, job.encode())).await;
             }
             results.push(match answer {
-                Ok(set) if !set.replayed => Made::Made,
+                Ok(set) if !set.replayed => Became::Made,
                 Ok(_) | Err(TimerError::Exists { .. } | TimerError::ReceiptMismatch) => {
-                    Made::Exists
+                    Became::Exists
                 }
                 Err(error) => return Err(error.into()),
             });

@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
-use countwheel_durable::{Due, QueueName, Recurrence, RetryPolicy, Schedule, SetOptions};
+use countwheel_durable::{Due, Overlap, QueueName, Recurrence, RetryPolicy, Schedule, SetOptions};
 use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -254,7 +254,7 @@ impl Ruled {
             attempts: run(&rules.retry, first, limit),
             retry: retry::show(&rules.retry),
             missed: recurrence::show_any_missed(rules.missed),
-            overlap: rules.overlap.map(|overlap| overlap.as_str()),
+            overlap: rules.overlap.map(Overlap::as_str),
             timeout: rules.timeout.map(format_duration),
             from: rules.from,
         })

@@ -221,7 +221,8 @@ mod tests {
             err: &mut err,
             clock: countwheel_time::SystemClock::new(),
         };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all();
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all();
         let run = runtime
             .build()
             .unwrap()

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Directory, Server, Target, wait_for_state};
+use crate::support::{Client, Directory, Server, Target, program, wait_for_state};
 
 const REPORT: &str = "/v1/queues/reports/timers/hourly";
 const BACKFILL: &str = "/v1/queues/reports/timers/hourly:backfill";
@@ -456,4 +456,64 @@ fn a_simulation_of_a_place_says_where_each_rule_comes_from() {
         says(400, "malformed", "/until")
     );
     assert_eq!(ask(r#"{"queue":7}"#), says(400, "malformed", "/queue"));
+}
+
+/// What a command prints, and its status.
+fn run(server: &Server, arguments: &[&str]) -> (String, Option<i32>) {
+    let address = format!("http://{}", server.address);
+    let mut command = program();
+    let output = command
+        .args(arguments)
+        .args(["--server", &address])
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    (said, output.status.code())
+}
+
+#[test]
+fn the_commands_show_and_make_runs() {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let mut client = server.client();
+    set(&mut client, "http://127.0.0.1:9/", &hourly());
+    let backfill = [
+        "backfill",
+        "hourly",
+        "--queue",
+        "reports",
+        "--from",
+        "2020-02-01T10:00:00Z",
+        "--until",
+        "2020-02-01T23:00:00Z",
+        "--limit",
+        "2",
+    ];
+    let key = "hourly@2020-02-01T10:00:00.000000Z";
+    let dry = [&backfill[..], &["--dry-run"]].concat();
+    let (said, status) = run(&server, &dry);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains(key) && said.contains("new"), "{said}");
+    let more = "more from 2020-02-01 12:00:00.000 on\n";
+    assert!(
+        said.ends_with(&format!("2 runs to make, 0 existed; {more}")),
+        "{said}"
+    );
+    let (said, _) = run(&server, &backfill);
+    assert!(said.ends_with(&format!("2 runs made, 0 existed; {more}")));
+    let (said, _) = run(&server, &backfill);
+    assert!(said.ends_with(&format!("0 runs made, 2 existed; {more}")));
+    let (said, status) = run(&server, &["runs", "hourly", "--queue", "reports"]);
+    assert_eq!((status, said.lines().count()), (Some(0), 21), "{said}");
+    let (_, status) = run(&server, &["runs", "none", "--queue", "reports"]);
+    assert_eq!(status, Some(2));
+    let queue = r#"{"retry":{"fixed":"3s","max_attempts":2}}"#;
+    client.json("PUT", "/v1/queues/reports", queue);
+    let (said, status) = run(&server, &["simulate", "--queue", "reports"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains("total 3 s: 2 attempts, then dead"), "{said}");
+    assert!(said.contains("(from: queue)"), "{said}");
+    assert!(said.contains("15s  (from: default)"), "{said}");
+    let (_, status) = run(&server, &["simulate", "--endpoint", "none"]);
+    assert_eq!(status, Some(1));
 }
