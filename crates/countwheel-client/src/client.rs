@@ -2,6 +2,7 @@
 
 pub mod batch;
 mod cluster;
+mod runs;
 mod tries;
 
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ pub use self::cluster::{
     ClusterShards, MoveProgress, MoveTarget, NodeCounts, NodeMarked, PlannedMove, Rebalanced,
     ShardCounts, ShardMoved,
 };
+pub use self::runs::{Backfilled, BackfilledRun, SimulatedThere, TimerRun, TimerRuns};
 use self::tries::{IDEMPOTENCY_KEY, Repeatable, Tries};
 use crate::roots;
 use crate::time::{format_duration, format_time, parse_time};

@@ -30,6 +30,7 @@ use crate::framing::{HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::front::{Coming, Exchange, Front, Going, Streaming};
 use crate::leftover::{self, Lingering};
 use crate::places::{Place, Places};
+use crate::streams::{self, Answerer};
 
 /// How long the head of a request may take, and a connection may idle.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
@@ -108,7 +109,7 @@ pub(crate) async fn accept(
 }
 
 /// Waits until `stopped` says so, or can never say it again.
-async fn told(stopped: &mut watch::Receiver<bool>) {
+pub(crate) async fn told(stopped: &mut watch::Receiver<bool>) {
     drop(stopped.wait_for(|&stopped| stopped).await);
 }
 
@@ -161,21 +162,42 @@ impl Connection {
             stream,
             exchange: Arc::clone(&self.exchange),
         };
-        let stream = Lingering::new(stream, self.exchange.lingers().clone());
-        let mut stream = Front::new(stream, ahead, Arc::clone(&self.exchange));
+        let mut stream = Lingering::new(stream, self.exchange.lingers().clone());
+        let exchange = Arc::clone(&self.exchange);
         // Nothing else is made for who sends nothing: there may be thousands of them.
-        let first = std::future::poll_fn(|context| stream.poll_passable(context));
+        let first = async move {
+            if streams::speaks_http2(&mut stream, &mut ahead).await? {
+                return Ok(Some(Spoken::Two(stream, ahead)));
+            }
+            let mut stream = Front::new(stream, ahead, exchange);
+            let passable = std::future::poll_fn(|context| stream.poll_passable(context));
+            let has_come = passable.await?;
+            io::Result::Ok(has_come.then_some(Spoken::One(stream)))
+        };
         let first = tokio::select! {
             first = tokio::time::timeout(HEAD_DEADLINE, first) => first,
             () = told(&mut stopped) => return,
         };
-        if !matches!(first, Ok(Ok(true))) {
+        let Ok(Ok(Some(spoken))) = first else {
             return;
-        }
+        };
         let source = source.unwrap_or(self.peer);
+        let proxies = self.proxies.filter(|proxies| proxies.trusts(source));
+        let stream = match spoken {
+            Spoken::One(stream) => stream,
+            Spoken::Two(stream, ahead) => {
+                let answerer = Answerer {
+                    source,
+                    proxies,
+                    router: self.router,
+                    exchange: self.exchange,
+                };
+                return streams::serve(stream, ahead, answerer, stopped).await;
+            }
+        };
         let service = Answering {
             source,
-            proxies: self.proxies.filter(|proxies| proxies.trusts(source)),
+            proxies,
             router: TowerToHyperService::new(self.router),
             exchange: self.exchange,
         };
@@ -205,6 +227,14 @@ impl Connection {
             }
         }
     }
+}
+
+/// What a caller speaks, once it has said something.
+enum Spoken<S> {
+    /// HTTP/1: a whole head has come.
+    One(Front<S>),
+    /// HTTP/2, with what has come of it.
+    Two(S, Vec<u8>),
 }
 
 /// A stream on which an answer has to be read in time. While a request is answered as it is read, what the caller sends

@@ -10,6 +10,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
 use axum::http::uri::Authority;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use countwheel_disk::DiskOptions;
@@ -21,6 +22,7 @@ use ipnet::IpNet;
 use tracing_subscriber::filter::LevelFilter;
 
 pub use crate::answered::KeepAnswers;
+use crate::api::cors::origin;
 use crate::api::timers::{TIMEOUT_MAX, TIMEOUT_MIN};
 use crate::api::{BODY_BYTES, Token};
 use crate::callers::Proxies;
@@ -533,6 +535,10 @@ pub struct Front {
     /// be given more than once
     #[arg(long, value_name = "CIDR", value_parser = network)]
     pub trusted_proxy: Vec<IpNet>,
+    /// Whose web pages may call from a browser, such as https://example.com; may be given more than once. Without it no
+    /// page of another origin can
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    pub cors_origin: Vec<HeaderValue>,
     /// How much memory the bodies of all requests that are being received or answered may take, in
     /// MiB
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
@@ -556,6 +562,7 @@ impl Default for Front {
             connections_per_address: number(limits.per_address),
             event_streams: number(STREAMS),
             trusted_proxy: Vec::new(),
+            cors_origin: Vec::new(),
             body_memory: number(BODY_BYTES >> 20),
             payload_ceiling_mib: 16,
             timeout_ceiling: TIMEOUT_MAX,

@@ -20,6 +20,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
 
 use crate::answered::{Answered, KeepAnswers, Times};
+use crate::api::backfill::timer_of_run;
 use crate::egress::EgressProxy;
 use crate::failures::{Failed, Failures};
 use crate::guard::{RefusedTarget, Targets, literal_address};
@@ -450,7 +451,7 @@ impl Sender {
         let place = check_url(&route.url).ok();
         let place = place.and_then(|url| Place::of(&url, way));
         let outcome = self
-            .deliver(&Stamp::of(attempt), job, route, delivery)
+            .deliver(&Stamp::of(attempt, &job), job, route, delivery)
             .await;
         if let Err(NoAnswer {
             blocked: Some(why),
@@ -692,7 +693,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(attempt: &Attempt) -> Self {
+    fn of(attempt: &Attempt, job: &Job) -> Self {
         let key = utf8_percent_encode(attempt.name.key.as_str(), ENCODED);
         // Each run of a recurring timer is another delivery to those who remember what they had.
         let id = match attempt.run {
@@ -711,6 +712,12 @@ impl Stamp {
         if let Some(run) = attempt.run {
             own.push(("timer-run", run.number.to_string()));
             own.push(("timer-nominal", format_time(run.nominal)));
+        }
+        if let Some(nominal) = job.extras.backfill {
+            let timer = timer_of_run(attempt.name.key.as_str(), nominal);
+            let timer = utf8_percent_encode(timer, ENCODED);
+            own.push(("timer-backfill", timer.to_string()));
+            own.push(("timer-nominal", format_time(nominal)));
         }
         Self {
             id,

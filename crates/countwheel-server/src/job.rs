@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::http::Method;
+use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::traced::TraceContext;
@@ -42,6 +43,8 @@ pub(crate) struct Extras {
     pub(crate) inherits: Inherits,
     /// In the order in which they were sent, none twice.
     pub(crate) tags: Vec<String>,
+    /// Of a run that a backfill has made: its nominal time.
+    pub(crate) backfill: Option<Timestamp>,
 }
 
 /// The rules that a timer leaves to its endpoint and to its queue. Nothing stands for a timer that has named all of
@@ -141,6 +144,8 @@ enum Extra {
     Priority(u32),
     Adaptive(Adaptive),
     Tags(Vec<String>),
+    /// In microseconds.
+    Backfill(u64),
 }
 
 impl Extras {
@@ -154,9 +159,10 @@ impl Extras {
         let tags = Some(&self.tags).filter(|tags| !tags.is_empty());
         let tags = tags.cloned().map(Extra::Tags);
         let inherits = self.inherits.to_spread(leaves_timeout).map(Extra::Spread);
+        let backfill = self.backfill.map(|at| Extra::Backfill(at.as_micros()));
         // Of two spreads, an earlier program believes the last.
         let extras = [
-            inherits, trace, spread, serial_key, priority, adaptive, tags,
+            inherits, trace, spread, serial_key, priority, adaptive, tags, backfill,
         ];
         extras.into_iter().flatten().collect()
     }
@@ -178,6 +184,7 @@ impl Extras {
                 Extra::Priority(priority) => extras.priority = Some(priority),
                 Extra::Adaptive(adaptive) => extras.adaptive = Some(adaptive),
                 Extra::Tags(tags) => extras.tags = tags,
+                Extra::Backfill(at) => extras.backfill = Some(Timestamp::from_micros(at)),
             }
         }
         (extras, leaves_timeout)
@@ -455,6 +462,7 @@ mod tests {
                     timeout: None,
                 },
                 tags: vec!["eu".to_owned(), "vip".to_owned()],
+                backfill: Some(Timestamp::from_micros(7)),
             },
             ..job.clone()
         };

@@ -43,6 +43,7 @@ mod scrub;
 pub mod server;
 mod shown;
 mod shutdown;
+mod streams;
 mod tally;
 pub mod trace;
 mod traced;

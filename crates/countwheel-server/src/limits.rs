@@ -7,7 +7,7 @@ use countwheel_durable::{Answer, Config, EventLog, Record};
 
 use crate::api::events::PIECE_BYTES;
 use crate::api::idempotency::KEPT_FOR;
-use crate::api::{TESTS_MAX, batch};
+use crate::api::{TESTS_MAX, backfill, batch};
 use crate::events::SIGN_OF_LIFE;
 use crate::resources::{blocked, breaker, failing, flows, queue};
 use crate::{answered, deliver, pool, pull, traced};
@@ -127,6 +127,10 @@ fn constants() -> Vec<(&'static str, Vec<u64>)> {
         (
             "a timer's request as it is stored",
             vec![bytes(queue::LONGEST_JOB)],
+        ),
+        (
+            "how long it is known that a backfill has made a run",
+            vec![millis(backfill::KNOWN_FOR)],
         ),
         ("the answer of an attempt", vec![bytes(Answer::MAX_BYTES)]),
         (

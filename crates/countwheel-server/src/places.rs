@@ -377,6 +377,11 @@ impl Place {
         self.told.notified().await;
     }
 
+    /// A place beside this one, for a request of this caller on the same connection.
+    pub(crate) fn beside(&self, caller: Caller) -> Self {
+        self.places.take(Some(caller))
+    }
+
     /// Whether only health and metrics are answered here.
     pub(crate) fn is_reserved(&self) -> bool {
         let state = self.places.state.lock();

@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 
 use crate::VERSION;
 use crate::accept;
+use crate::api::cors::Origins;
 use crate::api::endpoints::reseal;
 use crate::api::{App, Token, router};
 use crate::bodies::Bodies;
@@ -836,6 +837,7 @@ impl Service {
         let app = app.with_bodies(bodies).with_leaser(Arc::clone(&leaser));
         let app = app.with_tester(tester).with_tally(Arc::clone(&tally));
         let app = app.with_events(Arc::clone(&events));
+        let app = app.with_cors(Origins::new(self.front.cors_origin.clone()));
         let app = app.with_answers(self.keep_answers);
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.

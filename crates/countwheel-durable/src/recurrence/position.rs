@@ -109,6 +109,60 @@ impl Recurring {
         std::iter::successors(self.after(self.base()), |&before| self.after(before)).take(left)
     }
 
+    /// The same, but for those until `after`. Where their number has no end and they lie on a grid, those
+    /// until `after` are passed over in one step.
+    pub fn upcoming_after(&self, after: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
+        let is_endless = self.recurrence.repeats.is_none() && self.has_grid();
+        let leap = after.max(self.base());
+        let leap =
+            is_endless.then(|| std::iter::successors(self.after(leap), |&it| self.after(it)));
+        let steps = (!is_endless).then(|| self.upcoming().skip_while(move |&it| it <= after));
+        leap.into_iter()
+            .flatten()
+            .chain(steps.into_iter().flatten())
+    }
+
+    /// The nominal times that its schedule has from `from` on, that time included, whether or not runs were
+    /// made at them. They end where the schedule does, and do not count its repeats. A fixed rate has none
+    /// before the point where its grid begins, and a fixed delay has none at all: its next run depends on the
+    /// end of the one before.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use countwheel_durable::{Recurrence, Recurring, Schedule};
+    /// use countwheel_time::Timestamp;
+    ///
+    /// let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000);
+    /// let schedule = Schedule::FixedRate { every: Duration::from_secs(10), anchor: Some(at(5)) };
+    /// let hourly = Recurring {
+    ///     recurrence: Recurrence::new(schedule),
+    ///     run: 7,
+    ///     nominal: at(65),
+    ///     moved: None,
+    ///     origin: at(5),
+    ///     busy_since: None,
+    ///     missed: 0,
+    ///     overlapped: 0,
+    ///     dead: 0,
+    /// };
+    /// assert!(hourly.nominal_times(at(15)).take(3).eq([at(15), at(25), at(35)]));
+    /// assert_eq!(hourly.nominal_times(at(0)).next(), Some(at(5)));
+    /// assert!(hourly.upcoming_after(at(80)).take(2).eq([at(85), at(95)]));
+    /// let id = countwheel_durable::TimerId { store: 7, set: countwheel_durable::Revision(1) };
+    /// assert_eq!(hourly.due_of(at(65), id), at(65)); // no jitter
+    /// ```
+    pub fn nominal_times(&self, from: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
+        let before = from.saturating_sub(Duration::from_micros(1));
+        let first = self.has_grid().then(|| self.after(before)).flatten();
+        std::iter::successors(first, |&before| self.after(before))
+    }
+
+    /// When a run of the timer with this id is due by the schedule, its jitter included.
+    #[must_use]
+    pub fn due_of(&self, nominal: Timestamp, id: TimerId) -> Timestamp {
+        self.due_at(id, nominal)
+    }
+
     /// The first run at `from` or after it.
     pub(crate) fn begin(recurrence: Recurrence, from: Timestamp) -> Result<Self, RecurrenceError> {
         let first = recurrence.schedule.first(from);

@@ -330,6 +330,63 @@ fn a_move_or_a_fire_leaves_the_grid_alone() {
     assert_eq!(overdue.nominal, at(20));
 }
 
+/// Against a look at every second.
+#[test]
+fn the_nominal_times_of_a_range_are_those_of_the_schedule() {
+    let mut random = Random::new(7);
+    for round in 0..300 {
+        let step = 1 + random.draw() % 9;
+        let origin = random.draw() % 40;
+        let until = random.draw().is_multiple_of(2).then(|| random.draw() % 300);
+        let repeats = random
+            .draw()
+            .is_multiple_of(2)
+            .then(|| 2 + random.draw() % 20);
+        let recurrence = Recurrence {
+            until: until.map(at),
+            repeats: repeats.and_then(|repeats| u32::try_from(repeats).ok()?.try_into().ok()),
+            ..every(step)
+        };
+        let Ok(timer) = Recurring::begin(recurrence, at(origin)) else {
+            assert!(until.is_some_and(|until| until < origin));
+            continue;
+        };
+        let is_nominal = |second: &u64| {
+            *second >= origin
+                && (second - origin).is_multiple_of(step)
+                && until.is_none_or(|until| *second <= until)
+        };
+        let from = 1 + random.draw() % 100;
+        let expected = (from..400).filter(is_nominal).map(at);
+        let found = timer.nominal_times(at(from));
+        let found = found.take_while(|&nominal| nominal < at(400));
+        assert!(found.eq(expected), "round {round}");
+        let left = repeats.map_or(u64::MAX, |repeats| repeats - 1);
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        let after = random.draw() % 200;
+        let coming = (origin + 1..600).filter(is_nominal).take(left);
+        let expected = coming.filter(|&second| second > after).map(at);
+        let found = timer.upcoming_after(at(after));
+        let found = found.take_while(|&nominal| nominal < at(600));
+        assert!(found.eq(expected), "round {round}");
+    }
+    let delay = Recurrence::new(Schedule::FixedDelay {
+        every: Duration::from_secs(10),
+    });
+    let timer = Recurring::begin(delay, at(10)).expect("it has runs");
+    assert_eq!(timer.nominal_times(at(0)).next(), None);
+    let soon = timer.upcoming_after(at(25)).take(2);
+    assert!(soon.eq([at(30), at(40)]));
+    let nine = Recurrence::new(cron("0 9 * * *", "UTC"));
+    let timer = Recurring::begin(nine, at(86_400)).expect("it has runs");
+    let nine = |day: u64| at(day * 86_400 + 9 * 3_600);
+    // A calendar has times before the timer was set.
+    let found = timer.nominal_times(nine(0)).take(2);
+    assert!(found.eq([nine(0), nine(1)]));
+    let far = timer.upcoming_after(nine(1_000)).next();
+    assert_eq!(far, Some(nine(1_001)));
+}
+
 #[test]
 fn no_decision_leaves_the_grid_or_goes_back() {
     let mut random = Random::new(11);

@@ -8,12 +8,14 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName};
 use countwheel_durable::{
     self as durable, Configured, Key, NameError, QueueName, Receipt, SettingError, SettingName,
-    SettingPrecondition, TimerError,
+    SettingPrecondition, TimerError, TimerName,
 };
+use countwheel_time::Timestamp;
 use parking_lot::Mutex;
 use ring::hmac;
 
 use super::App;
+use super::backfill::KNOWN_FOR;
 use super::problem::{Code, Problem};
 use super::request::only;
 
@@ -142,6 +144,31 @@ pub(super) async fn receipt(
         key: [0; 16],
         fingerprint: signed(secret, "body", [body]),
         keep: KEPT_FOR,
+    };
+    receipt.key.copy_from_slice(&drawn[..16]);
+    Ok(receipt)
+}
+
+/// The receipt of a run that a backfill makes: the same for each backfill that has the nominal time of the timer.
+pub(super) async fn receipt_of_run(
+    app: &App,
+    timer: &TimerName,
+    nominal: Timestamp,
+) -> Result<Receipt, Problem> {
+    let secret = secret(app).await?;
+    let nominal = nominal.as_micros().to_be_bytes();
+    let (queue, key) = (&timer.queue, timer.key.as_str());
+    let parts = [
+        queue.namespace().as_bytes(),
+        queue.name().as_bytes(),
+        key.as_bytes(),
+        &nominal,
+    ];
+    let drawn = signed(secret, "run", parts);
+    let mut receipt = Receipt {
+        key: [0; 16],
+        fingerprint: signed(secret, "run of a backfill", parts),
+        keep: KNOWN_FOR,
     };
     receipt.key.copy_from_slice(&drawn[..16]);
     Ok(receipt)

@@ -25,6 +25,7 @@ use super::endpoints::invalid;
 use super::json::{self, Field, Object};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, json_body, optional_json_body, precondition};
+use super::timers::BackfillBody;
 use super::{App, answer, retry};
 use crate::bodies::Share;
 use crate::callers::Caller;
@@ -69,6 +70,9 @@ struct LeaseBody {
     attempt: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     run: Option<u32>,
+    /// Of a run that a backfill has made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backfill: Option<BackfillBody>,
     due: String,
     leased_until: String,
     late_us: u64,
@@ -91,11 +95,13 @@ impl LeaseBody {
     fn of(lease: &Lease) -> Self {
         let job = Job::decode(&lease.payload).ok();
         let (mut body, mut body_base64, mut content_type) = (None, None, None);
-        let (mut headers, mut traceparent) = (Map::new(), None);
+        let (mut headers, mut traceparent, mut backfill) = (Map::new(), None, None);
         if let Some(job) = job {
             for (name, value) in job.headers {
                 headers.insert(name, value.into());
             }
+            let key = lease.name.key.as_str();
+            backfill = job.extras.backfill.map(|at| BackfillBody::of(key, at));
             traceparent = job.extras.trace.map(|trace| trace.parent(traced::span()));
             if job.content_type.is_some() {
                 match String::from_utf8(job.body) {
@@ -113,6 +119,7 @@ impl LeaseBody {
             token: lease.token.to_string(),
             attempt: lease.token.attempt,
             run: lease.run,
+            backfill,
             due: format_time(lease.due),
             leased_until: format_time(lease.until),
             late_us: micros(lease.late),

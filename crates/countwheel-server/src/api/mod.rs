@@ -1,7 +1,9 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
+pub(crate) mod backfill;
 pub(crate) mod batch;
 mod cluster;
+pub(crate) mod cors;
 mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod events;
@@ -174,6 +176,8 @@ pub struct App {
     stopping: watch::Sender<bool>,
     /// What of the answers of targets is kept, and shown.
     keep_answers: KeepAnswers,
+    /// The web pages that may call.
+    cors: cors::Origins,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -269,6 +273,7 @@ impl App {
             posts: Posts::default(),
             stopping: watch::Sender::new(false),
             keep_answers: KeepAnswers::default(),
+            cors: cors::Origins::default(),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
@@ -439,6 +444,13 @@ impl App {
     /// What is shown of the answers of targets.
     pub(crate) fn keep_answers(&self) -> KeepAnswers {
         self.keep_answers
+    }
+
+    /// The same API, which web pages of these origins may call.
+    #[must_use]
+    pub(crate) fn with_cors(mut self, origins: cors::Origins) -> Self {
+        self.cors = origins;
+        self
     }
 
     /// The same API, with this memory for bodies.
@@ -631,6 +643,7 @@ pub fn router(app: Arc<App>) -> Router {
             get(timers::list).post(timers::post),
         )
         .route("/v1/queues/{queue}/timers/{key}", timer)
+        .route("/v1/queues/{queue}/timers/{key}/runs", get(backfill::runs))
         .route("/v1/jobs", get(jobs::list).post(jobs::begin))
         .route("/v1/jobs/{id}", get(jobs::get).post(jobs::cancel))
         .route("/v1/batch", post(batch::batch))
@@ -661,12 +674,14 @@ pub fn router(app: Arc<App>) -> Router {
         let receive = receive.patch(echo::receive).delete(echo::receive);
         router = router.route("/echo", receive);
     }
-    router
+    let cors = app.cors.clone();
+    let router = router
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(Arc::clone(&app), around))
-        .with_state(app)
+        .with_state(app);
+    cors.around(router)
 }
 
 /// A path without a route: the name in it may be empty, else there is nothing here.
@@ -794,7 +809,7 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
         return Some(refusal);
     }
     if app.token.is_none()
-        && let Some(refusal) = from_elsewhere(request)
+        && let Some(refusal) = from_elsewhere(request, &app.cors)
     {
         return Some(refusal);
     }
@@ -891,7 +906,7 @@ fn is_host(host: &HeaderValue) -> bool {
 /// Why a request is refused that a web page may have made a browser send. Without a token the
 /// service listens on loopback alone; a page can reach that too, under a name of its own that
 /// it lets lead here, or from its own origin.
-fn from_elsewhere(request: &Request<Body>) -> Option<Problem> {
+fn from_elsewhere(request: &Request<Body>, allowed: &cors::Origins) -> Option<Problem> {
     let headers = request.headers();
     // HTTP/1.0 has none.
     let host = headers.get(header::HOST);
@@ -904,6 +919,10 @@ fn from_elsewhere(request: &Request<Body>) -> Option<Problem> {
     // Another port of this machine is another origin: whoever serves a page there is no caller.
     let mut origins = headers.get_all(header::ORIGIN).iter();
     let is_from_here = origins.all(|origin| origin.to_str().is_ok_and(|o| is_origin(o, host)));
+    let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
+    if origins.peek().is_some() && origins.all(|origin| allowed.has(origin)) {
+        return None;
+    }
     // A link that leads here from elsewhere may be followed. A request without the header is not of a
     // browser of today.
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);

@@ -52,6 +52,7 @@ pub(crate) enum Verb {
     Fire,
     Revive,
     Resend,
+    Backfill,
 }
 
 /// What a POST asks of a queue.
@@ -135,10 +136,11 @@ pub(crate) fn timer_and_verb_of(uri: &Uri) -> Result<(TimerName, Verb), Problem>
         Some((encoded, "fire")) => (encoded, Verb::Fire),
         Some((encoded, "revive")) => (encoded, Verb::Revive),
         Some((encoded, "resend")) => (encoded, Verb::Resend),
+        Some((encoded, "backfill")) => (encoded, Verb::Backfill),
         _ => {
             return Err(Problem::new(
                 Code::NotFound,
-                "a timer takes POST with :fire, :revive or :resend at the end of its path",
+                "a timer takes POST with :fire, :revive, :resend or :backfill at the end of its path",
             ));
         }
     };
@@ -633,6 +635,7 @@ mod tests {
             ("a:fire", "a", Verb::Fire),
             ("a:revive", "a", Verb::Revive),
             ("a:resend", "a", Verb::Resend),
+            ("a:backfill", "a", Verb::Backfill),
             ("a:b:fire", "a:b", Verb::Fire),
             ("a%3Afire:revive", "a:fire", Verb::Revive),
         ] {

@@ -1,22 +1,28 @@
-//! The times of the attempts of a retry policy, or of the runs of a schedule.
+//! The times of the attempts of a retry policy, of a timer in a queue or to an endpoint, or of the runs of a schedule.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
-use countwheel_durable::{Due, Recurrence, RetryPolicy, Schedule};
+use countwheel_durable::{Due, Overlap, QueueName, Recurrence, RetryPolicy, Schedule, SetOptions};
 use countwheel_time::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::json::{self, Field};
-use super::problem::Problem;
+use super::problem::{Code, Problem};
 use super::recurrence;
-use super::request::{Honoured, Query, json_body, precondition};
+use super::request::{Honoured, Query, invalid_endpoint, json_body, precondition};
 use super::retry::{self, Planned, Standing};
 use super::{App, answer, timers};
-use crate::time::{LAST_TIME, format_time};
+use crate::resources::Resources;
+use crate::resources::ceilings::Ceilings;
+use crate::resources::endpoint::EndpointName;
+use crate::resources::rules::{InForce, Named, Origins};
+use crate::time::{LAST_TIME, format_duration, format_time};
 
 #[derive(Serialize)]
 struct Answer {
@@ -55,6 +61,65 @@ struct RunBody {
 enum Asked {
     Attempts(RetryPolicy),
     Runs(Due, Box<Recurrence>),
+    /// The attempts of a timer of a queue, or of one that goes to an endpoint.
+    There(Box<There>),
+    Known(Box<Ruled>),
+}
+
+/// Where a timer would be, and what it says itself.
+struct There {
+    queue: Option<QueueName>,
+    endpoint: Option<EndpointName>,
+    due: Due,
+    recurrence: Option<Box<Recurrence>>,
+    named: Named,
+}
+
+/// The same, with the rules that hold there.
+struct Ruled {
+    due: Due,
+    recurrence: Option<Box<Recurrence>>,
+    rules: InForce,
+}
+
+impl There {
+    fn known(self, known: &Resources, ceilings: &Ceilings) -> Result<Ruled, Problem> {
+        if let Some(name) = &self.endpoint
+            && known.endpoint(name).is_none()
+        {
+            let detail = format!("there is no endpoint {name}");
+            return Err(Problem::new(Code::InvalidTarget, detail).at("/endpoint"));
+        }
+        let endpoint = self.endpoint.as_ref().map(ToString::to_string);
+        let rules = known.would_hold(
+            self.queue.as_ref(),
+            endpoint.as_deref(),
+            self.named,
+            ceilings,
+        );
+        let rules = rules.ok_or_else(|| {
+            let detail = "a later version of the program has written the settings of the queue or the endpoint";
+            Problem::new(Code::Unreadable, detail)
+        })?;
+        Ok(Ruled {
+            due: self.due,
+            recurrence: self.recurrence,
+            rules,
+        })
+    }
+}
+
+/// The attempts of a run under the rules that hold, and those rules.
+#[derive(Serialize)]
+struct Here {
+    #[serde(flatten)]
+    attempts: Answer,
+    retry: Value,
+    missed: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overlap: Option<&'static str>,
+    timeout: Option<String>,
+    from: Origins,
 }
 
 pub(super) async fn simulate(
@@ -65,6 +130,18 @@ pub(super) async fn simulate(
     precondition(request.headers(), Honoured::Nothing)?;
     let body = json_body(&app, request).await?;
     let (asked, start, limit) = read(&body)?;
+    let asked = match asked {
+        Asked::There(there) => {
+            // Another node of the cluster may have put what is named a moment ago.
+            let known = if app.cluster().is_some() {
+                app.look().await?
+            } else {
+                app.resources().await?
+            };
+            Asked::Known(Box::new(there.known(&known, app.catalogue().ceilings())?))
+        }
+        asked => asked,
+    };
     let start = start.unwrap_or_else(|| app.clock.timestamp());
     // Ten thousand exponential steps take a while, and so do ten thousand leap days.
     app.read(move |_| Ok(answer(StatusCode::OK, &asked.simulate(start, limit)?)))
@@ -83,6 +160,7 @@ pub(crate) fn answer_to(body: &[u8], now: Timestamp) -> Result<impl Serialize + 
 enum Simulated {
     Attempts(Answer),
     Runs(Runs),
+    There(Here),
 }
 
 impl Asked {
@@ -93,6 +171,11 @@ impl Asked {
                 let from = due.resolve(start)?;
                 Simulated::Runs(runs(recurrence, from, limit))
             }
+            Self::Known(known) => Simulated::There(known.simulate(start, limit)?),
+            Self::There(_) => {
+                let detail = "queue and endpoint are known to a server alone";
+                return Err(Problem::malformed(detail));
+            }
         })
     }
 }
@@ -102,9 +185,33 @@ fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
     let policy = object.take("retry");
     let start = object.take("start");
     let limit = object.take("limit");
+    let (queue, endpoint) = (object.take("queue"), object.take("endpoint"));
+    let (says_missed, says_overlap) = (object.has("missed"), object.has("overlap"));
     let recurrence = recurrence::read(&mut object)?;
-    let one = || object.lacking("exactly one of retry, every, every_after, cron is needed");
+    let one = || {
+        object.lacking(
+            "exactly one of retry, every, every_after, cron is needed, or a queue or an endpoint",
+        )
+    };
     let asked = match (&policy, recurrence) {
+        (policy, recurrence) if queue.is_some() || endpoint.is_some() => {
+            let policy = policy.as_ref().map(retry::read).transpose()?;
+            let (due, options) =
+                recurrence.unwrap_or((Due::In(Duration::ZERO), SetOptions::default()));
+            let overlap = options.recurrence.as_ref().map(|it| it.overlap);
+            Asked::There(Box::new(There {
+                queue: queue.as_ref().map(read_queue).transpose()?,
+                endpoint: endpoint.as_ref().map(read_endpoint).transpose()?,
+                due,
+                named: Named {
+                    retry: policy,
+                    missed: says_missed.then_some(options.missed),
+                    overlap: overlap.filter(|_| says_overlap),
+                    recurs: options.recurrence.is_some(),
+                },
+                recurrence: options.recurrence,
+            }))
+        }
         (Some(policy), None) => Asked::Attempts(retry::read(policy)?),
         (None, Some((due, options))) => Asked::Runs(due, options.recurrence.ok_or_else(one)?),
         _ => return Err(one()),
@@ -120,6 +227,38 @@ fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
             .ok_or_else(|| field.malformed("must be a whole number from 1 to 10000"))?,
     };
     Ok((asked, start, limit))
+}
+
+fn read_queue(field: &Field<'_>) -> Result<QueueName, Problem> {
+    let queue = QueueName::new(field.text()?);
+    queue.map_err(|error| Problem::from(error).at(field.pointer()))
+}
+
+fn read_endpoint(field: &Field<'_>) -> Result<EndpointName, Problem> {
+    let name = EndpointName::new(&field.text()?);
+    name.map_err(|_| invalid_endpoint().at(field.pointer()))
+}
+
+impl Ruled {
+    fn simulate(&self, start: Timestamp, limit: usize) -> Result<Here, Problem> {
+        let mut first = self.due.resolve(start)?;
+        if let Some(recurrence) = &self.recurrence {
+            let nominal = recurrence.nominal_times(first).next();
+            first = nominal.ok_or_else(|| {
+                let detail = "the schedule has no run from then on";
+                Problem::new(Code::Unschedulable, detail)
+            })?;
+        }
+        let rules = &self.rules;
+        Ok(Here {
+            attempts: run(&rules.retry, first, limit),
+            retry: retry::show(&rules.retry),
+            missed: recurrence::show_any_missed(rules.missed),
+            overlap: rules.overlap.map(Overlap::as_str),
+            timeout: rules.timeout.map(format_duration),
+            from: rules.from,
+        })
+    }
 }
 
 /// The runs of a schedule, each on time.
@@ -159,7 +298,7 @@ fn run(policy: &RetryPolicy, start: Timestamp, limit: usize) -> Answer {
         attempts.push(planned);
     }
     let truncated = plan.peek().is_some();
-    let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     Answer {
         total_ms: attempts.last().map_or(0, |last| millis(last.after)),
         attempts: attempts

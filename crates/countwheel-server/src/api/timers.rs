@@ -29,7 +29,7 @@ use super::request::{
     optional_json_body, precondition, queue_of, timer_and_verb_of, timer_of,
 };
 use super::retry::{self, NextAttempt, Standing};
-use super::{App, answer, tags};
+use super::{App, answer, backfill, tags};
 use crate::answered::{Answered, KeepAnswers, micros};
 use crate::client::timer_path;
 use crate::deliver::{carries_body, check_encoding, check_url};
@@ -1101,7 +1101,7 @@ pub(super) fn read_shift(mut object: Object<'_>) -> Result<Shift, Problem> {
     }
 }
 
-/// Fire, revive or resend.
+/// Fire, revive, resend or backfill.
 pub(super) async fn act(
     State(app): State<Arc<App>>,
     request: Request<Body>,
@@ -1109,7 +1109,7 @@ pub(super) async fn act(
     let (name, verb) = timer_and_verb_of(request.uri())?;
     Query::of(request.uri(), &[])?;
     let honoured = match verb {
-        Verb::Fire | Verb::Revive => Honoured::Nothing,
+        Verb::Fire | Verb::Revive | Verb::Backfill => Honoured::Nothing,
         Verb::Resend => Honoured::IfMatch,
     };
     let condition = precondition(request.headers(), honoured)?;
@@ -1117,6 +1117,7 @@ pub(super) async fn act(
     let body = optional_json_body(&app, request).await?;
     let request = match (verb, body) {
         (Verb::Resend, body) => return resend(&app, name, condition, trace, body).await,
+        (Verb::Backfill, body) => return backfill::backfill(&app, name, trace, body).await,
         (Verb::Fire, None) => durable::Request::Fire { name },
         (Verb::Fire, Some(body)) => {
             // Nothing can be asked for, but an empty object asks for nothing.
@@ -1197,6 +1198,22 @@ async fn resend(
     }
     let detail = "the timer kept changing meanwhile: try again";
     Err(Problem::new(Code::Overloaded, detail))
+}
+
+/// Refuses to send again what is stored, if a set of the same would be refused.
+pub(super) async fn check_sendable(
+    app: &App,
+    name: &durable::TimerName,
+    job: &Job,
+) -> Result<(), Problem> {
+    // It may have been set when the service was started with other options.
+    if let To::Url(url) = &job.to {
+        let refused = |detail: String| Problem::new(Code::InvalidTarget, detail);
+        let url = check_url(url).map_err(|detail| refused(detail.to_string()))?;
+        let checked = app.targets.check(&url);
+        checked.map_err(|error: RefusedTarget| refused(error.to_string()))?;
+    }
+    check_known(app, name, job).await
 }
 
 /// Refuses a resend that a set of the same would be refused for. Its place may be one that another node of the cluster has
@@ -1560,6 +1577,9 @@ pub(super) struct TimerBody {
     /// Of a set that came with a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
+    /// Of a run that a backfill has made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backfill: Option<BackfillBody>,
     failures: u32,
     attempt: u32,
     attempts: Vec<AttemptBody>,
@@ -1568,6 +1588,22 @@ pub(super) struct TimerBody {
     /// Why it waits although it is due, if something else than a lack of places holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     held_by: Option<String>,
+}
+
+/// Of which run of which timer a timer is.
+#[derive(Serialize)]
+pub(super) struct BackfillBody {
+    of: String,
+    nominal: String,
+}
+
+impl BackfillBody {
+    pub(super) fn of(key: &str, nominal: Timestamp) -> Self {
+        Self {
+            of: backfill::timer_of_run(key, nominal).to_owned(),
+            nominal: format_time(nominal),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -1772,6 +1808,9 @@ impl TimerBody {
             priority: extras.priority,
             tags: extras.tags.clone(),
             trace_id: extras.trace.as_ref().map(TraceContext::id),
+            backfill: extras
+                .backfill
+                .map(|nominal| BackfillBody::of(record.name.key.as_str(), nominal)),
             failures: record.failures,
             attempt: record.attempt,
             attempts: attempts(record, answers),

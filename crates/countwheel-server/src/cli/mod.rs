@@ -5,6 +5,7 @@
 //! or `import` was interrupted.
 
 mod arguments;
+mod backfill;
 mod batch;
 pub mod bulk;
 pub mod cluster;
@@ -28,6 +29,7 @@ pub mod replay;
 mod resend;
 mod retry;
 mod revive;
+mod runs;
 mod set;
 mod settle;
 mod simulate;
@@ -70,6 +72,10 @@ pub enum Command {
     Revive(revive::Revive),
     /// Send a timer again that is done, dead or has failed, to its target or to another
     Resend(resend::Resend),
+    /// Show the runs of a recurring timer that come next
+    Runs(runs::Runs),
+    /// Make runs of a recurring timer for times in the past
+    Backfill(backfill::Backfill),
     /// Lease timers of pull queues that are due, and print them as lines of JSON
     Lease(lease::Lease),
     /// Say that what was leased is done
@@ -108,7 +114,7 @@ pub enum Command {
     Events(events::Events),
     /// Follow one timer until it is done, dead or removed
     Watch(watch::Watch),
-    /// Show when each attempt would come under a retry policy, or each run of a schedule
+    /// Show when each attempt would come under a retry policy, in a queue or to an endpoint, or each run of a schedule
     Simulate(simulate::Simulate),
     /// Have the server make a snapshot of its store, below its --snapshot-dir
     Snapshot(snapshot::Snapshot),
@@ -190,6 +196,8 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Fire(fire) => fire.run(terminal).await,
         Command::Revive(revive) => revive.run(terminal).await,
         Command::Resend(resend) => resend.run(terminal).await,
+        Command::Runs(runs) => runs.run(terminal).await,
+        Command::Backfill(backfill) => backfill.run(terminal).await,
         Command::Lease(lease) => lease.run(terminal).await,
         Command::Ack(ack) => ack.run(terminal).await,
         Command::Nack(nack) => nack.run(terminal).await,
@@ -208,7 +216,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Queue(queue) => queue.run(terminal).await,
         Command::Events(events) => events.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,
-        Command::Simulate(simulate) => simulate.run(terminal),
+        Command::Simulate(simulate) => simulate.run(terminal).await,
         Command::Snapshot(snapshot) => snapshot.run(terminal).await,
         Command::MoveTo(move_to) => move_to.run(terminal).await,
         Command::Replay(replay) => replay.run(terminal).await,

@@ -1,4 +1,4 @@
-//! `countwheel simulate`: counted out here, without a server.
+//! `countwheel simulate`: counted out here, or by a server whose queues and endpoints it is about.
 
 use std::time::Duration;
 
@@ -7,8 +7,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::arguments::{When, time};
+use super::connection::Service;
+use super::follow::line;
 use super::repeat::Repeat;
-use super::retry::Retry;
+use super::retry::{Retry, describe};
 use super::table::Table;
 use super::{Exit, Failure, Terminal, text};
 use crate::api::simulate;
@@ -29,13 +31,24 @@ pub struct Simulate {
     /// How many attempts or runs at most
     #[arg(long, value_name = "N", default_value_t = 100)]
     limit: u32,
+    /// As a timer of this queue, by the settings that the server has
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
+    /// As a timer that goes to this endpoint, by the settings that the server has
+    #[arg(long, value_name = "NAME")]
+    endpoint: Option<String>,
+    #[command(flatten)]
+    service: Service,
     /// Print what a server would answer, as JSON on one line
     #[arg(long)]
     json: bool,
 }
 
 impl Simulate {
-    pub(super) fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+    pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        if self.queue.is_some() || self.endpoint.is_some() {
+            return self.simulate_there(terminal).await;
+        }
         if self.repeat.is_given() {
             return self.simulate_runs(terminal);
         }
@@ -53,6 +66,46 @@ impl Simulate {
         }
         table(&answer.value).write(terminal.out)?;
         writeln!(terminal.out, "{}", total(&answer.value))?;
+        Ok(Exit::Done)
+    }
+
+    /// The attempts of a timer by the rules that a server has.
+    async fn simulate_there(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
+        if self.repeat.is_given() || self.when.due().is_some() {
+            let both = "of a queue or an endpoint the attempts from --start on are simulated, and no schedule";
+            return Err(Failure::Usage(both.to_owned()));
+        }
+        let retry = self.retry.policy()?;
+        let place = (self.queue.as_deref(), self.endpoint.as_deref());
+        let client = self.service.client()?;
+        let answer = client
+            .simulate_there(place, retry.as_ref(), self.start, self.limit)
+            .await?;
+        if self.json {
+            writeln!(terminal.out, "{}", answer.json())?;
+            return Ok(Exit::Done);
+        }
+        let there = &answer.value;
+        table(&there.attempts).write(terminal.out)?;
+        writeln!(terminal.out, "{}", total(&there.attempts))?;
+        let missed = match there.missed.as_str() {
+            Some(word) => word.to_owned(),
+            None => there.missed.to_string(),
+        };
+        let timeout = there.timeout.clone();
+        let rules = [
+            ("retry", describe(&there.retry)),
+            ("missed", missed),
+            ("timeout", timeout.unwrap_or_else(|| "none".to_owned())),
+        ];
+        for (name, rule) in rules {
+            let from = there.from.get(name).map_or("timer", String::as_str);
+            writeln!(
+                terminal.out,
+                "{}",
+                line(name, &format!("{rule}  (from: {from})"))
+            )?;
+        }
         Ok(Exit::Done)
     }
 
@@ -197,7 +250,12 @@ mod tests {
             err: &mut err,
             clock: countwheel_time::SystemClock::new(),
         };
-        let run = line.simulate.run(&mut terminal);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all();
+        let run = runtime
+            .build()
+            .unwrap()
+            .block_on(line.simulate.run(&mut terminal));
         run.map_err(|failure| failure.to_string())?;
         Ok(String::from_utf8(out).unwrap())
     }

@@ -88,6 +88,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
         connections_per_address,
         event_streams,
         trusted_proxy,
+        cors_origin,
         body_memory,
         payload_ceiling_mib,
         timeout_ceiling,
@@ -118,6 +119,8 @@ fn passed_on(args: &Dev) -> Vec<String> {
     options.extend(proxy.map(|proxy| ("--egress-proxy", proxy)));
     let proxies = trusted_proxy.iter().map(ToString::to_string);
     options.extend(proxies.map(|proxy| ("--trusted-proxy", proxy)));
+    let origins = cors_origin.iter().filter_map(|origin| origin.to_str().ok());
+    options.extend(origins.map(|origin| ("--cors-origin", origin.to_owned())));
     let options = options.into_iter();
     options
         .flat_map(|(name, value)| [name.to_owned(), value])

@@ -185,6 +185,70 @@ impl Resources {
     }
 }
 
+/// The rules that a timer names itself.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named {
+    pub(crate) retry: Option<RetryPolicy>,
+    pub(crate) missed: Option<Missed>,
+    pub(crate) overlap: Option<Overlap>,
+    pub(crate) recurs: bool,
+}
+
+impl Resources {
+    /// The rules that would hold for a timer of this queue that goes to this endpoint, and who says them. `None` where a
+    /// later version of the program has written what is said.
+    pub(crate) fn would_hold(
+        &self,
+        queue: Option<&QueueName>,
+        endpoint: Option<&str>,
+        named: Named,
+        ceilings: &Ceilings,
+    ) -> Option<InForce> {
+        let said = match queue {
+            Some(queue) => self.said(queue, Some(Place::Endpoint(endpoint))),
+            None => {
+                let name = endpoint.and_then(|name| EndpointName::new(name).ok());
+                let entry = name.and_then(|name| self.endpoint(&name));
+                let endpoint = entry.and_then(|entry| entry.what.as_deref());
+                Said {
+                    queue: None,
+                    endpoint,
+                    is_unread: entry.is_some() && endpoint.is_none(),
+                }
+            }
+        };
+        let mut from = Origins::default();
+        let retry = match named.retry {
+            Some(own) => own,
+            None => take(said.retry()?, &mut from.retry),
+        };
+        let missed = match named.missed {
+            Some(own) => own,
+            None => take(said.missed()?, &mut from.missed),
+        };
+        let overlap = match named.overlap {
+            Some(own) => Some(own),
+            None if named.recurs => Some(take(said.overlap()?, &mut from.overlap)),
+            None => None,
+        };
+        let is_pulled = said.queue.is_some_and(|queue| queue.mode == Mode::Pull);
+        let timeout = (!is_pulled).then(|| take(said.timeout(), &mut from.timeout));
+        Some(InForce {
+            retry,
+            missed,
+            overlap,
+            timeout: timeout.map(|timeout| timeout.min(ceilings.timeout)),
+            from,
+        })
+    }
+}
+
+/// A rule, with who says it noted.
+fn take<T>((rule, origin): (T, Origin), from: &mut Option<Origin>) -> T {
+    *from = Some(origin);
+    rule
+}
+
 /// The place and the extras of a payload, if it leaves a rule open.
 fn open<'p>(payload: &'p [u8], is_left: impl Fn(&Extras) -> bool) -> Option<Place<'p>> {
     let (place, extras) = Job::glance(payload)?;

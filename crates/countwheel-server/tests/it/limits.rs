@@ -13,9 +13,12 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 23] = [
+const ELSEWHERE: [&str; 26] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
+    "requests under way on a connection of HTTP/2",
+    "what of its bodies has come, and nobody has read",
+    "requests that a caller of HTTP/2 gives up before they are answered",
     "trailers of a request",
     "extension of a chunk",
     "payloads on a page of a list",
@@ -204,6 +207,20 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
         ),
         "timers on a page of a list" => {
             return client.get(&format!("/v1/queues/q/timers?limit={amount}"));
+        }
+        "runs of a backfill" | "runs on a page of those to come" => {
+            let set = set(r#","cron":"* * * * *""#).replace(r#""in":"1h""#, r#""in":"30d""#);
+            let made = client.json("PUT", TIMER, &set);
+            assert!(matches!(made.status, 200 | 201), "{made:?}");
+            if limit == "runs on a page of those to come" {
+                return client.get(&format!("{TIMER}/runs?limit={amount}"));
+            }
+            let (days, hours, minutes) = (amount / 1_440, amount / 60 % 24, amount % 60);
+            let body = format!(
+                r#"{{"from":"2020-01-01T00:01:00Z","until":"2020-01-{:02}T{hours:02}:{minutes:02}:00Z","dry_run":true}}"#,
+                days + 1
+            );
+            return client.json("POST", &format!("{TIMER}:backfill"), &body);
         }
         "attempts of a simulation" => {
             let body = format!(r#"{{"retry":{{"fixed":1}},"limit":{amount}}}"#);
@@ -537,6 +554,11 @@ fn left_out(client: &mut Client, limit: &str) -> Option<String> {
                 None => words("none"),
                 Some(_) => None,
             }
+        }
+        "runs on a page of those to come" => {
+            made(client, TIMER, &json!({"every": "1h", "target": target}));
+            let page = client.get(&format!("{TIMER}/runs")).expect(200);
+            words(&page["runs"].as_array().unwrap().len().to_string())
         }
         "attempts of a simulation" => {
             let body = json!({"retry": {"fixed": 1}}).to_string();

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
 mod answers;
+mod backfill;
 mod batch;
+mod cors;
 mod dashboard;
 mod degraded;
 mod delivery;
@@ -32,6 +34,7 @@ mod resources;
 mod routes;
 mod sentences;
 mod stats;
+mod streams;
 mod support;
 mod transfer;
 mod unread;

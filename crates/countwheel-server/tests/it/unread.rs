@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
 use axum::routing::get;
 use countwheel_server::server::accept;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,6 +32,42 @@ async fn who_does_not_read_his_answer_is_cut_off() {
         Err(_) => true,
     };
     assert!(cut_off, "{} bytes", rest.len());
+    stop.send(true).unwrap();
+    tokio::time::timeout(Duration::from_secs(60), serving)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+/// In HTTP/2 the system has room for more, and the caller says that it has none.
+#[tokio::test(start_paused = true)]
+async fn who_does_not_read_his_answer_over_http_2_is_cut_off() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let router = Router::new().route("/", get(|| async { vec![7_u8; ANSWER_BYTES] }));
+    let (stop, stopped) = watch::channel(false);
+    let serving = tokio::spawn(accept(listener, router, 8, stopped));
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (send, connection) = h2::client::handshake(stream).await.unwrap();
+    let driving = tokio::spawn(connection);
+    let mut send = send.ready().await.unwrap();
+    let request = Request::get(format!("http://{address}/")).body(()).unwrap();
+    let (answer, _) = send.send_request(request, true).unwrap();
+    let (head, mut body) = answer.await.unwrap().into_parts();
+    assert_eq!(head.status, 200);
+    // The window is never opened again.
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    let mut read = 0;
+    let cut_off = loop {
+        match body.data().await {
+            Some(Ok(piece)) => read += piece.len(),
+            Some(Err(_)) => break true,
+            None => break false,
+        }
+    };
+    assert!(cut_off && read < ANSWER_BYTES, "{read} bytes");
+    drop(send);
+    drop(driving.await);
     stop.send(true).unwrap();
     tokio::time::timeout(Duration::from_secs(60), serving)
         .await
