@@ -155,7 +155,8 @@ impl Rest {
         }
         if let Some(end) = self.end {
             let Some(at) = end.at else {
-                return Ok((page.clone(), page.next.is_none().then_some(end)));
+                let is_over = page.next.is_none();
+                return Ok((page, is_over.then_some(end)));
             };
             let before = page.records.len();
             page.records.retain(|record| place(shards, record) <= at);
