@@ -273,7 +273,8 @@ fn wakes(
         let scan = DueScan {
             after,
             until,
-            limit: limit - page.records.len(),
+            // One more says whether anything follows.
+            limit: limit - page.records.len() + 1,
             scan_limit: left,
             ..DueScan::all(clock)
         };
@@ -300,6 +301,10 @@ fn wakes(
             };
             match record {
                 Ok(Some(record)) if position(&record) == at && filter.wants(&record) => {
+                    if page.records.len() >= limit {
+                        page.next = page.records.last().map(position);
+                        return Ok(page);
+                    }
                     bytes += record.content_bytes();
                     page.records.push(record);
                 }
@@ -320,7 +325,7 @@ fn wakes(
         };
         after = due.next;
         left = left.saturating_sub(due.scanned + read.saturating_mul(RECORD_COST - 1));
-        if page.records.len() >= limit || left == 0 {
+        if left == 0 {
             page.next = Some(position);
             return Ok(page);
         }
