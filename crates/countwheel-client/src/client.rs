@@ -306,7 +306,34 @@ impl Client {
         limit: u32,
         after: Option<&str>,
     ) -> Result<Answer<Page>, ClientError> {
-        let mut path = format!("/v1/queues/{}/timers?limit={limit}", escape(queue));
+        let path = format!("/v1/queues/{}/timers?limit={limit}", escape(queue));
+        self.list_at(path, filter, after).await
+    }
+
+    /// The same of all queues whose names begin with `queue_prefix`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn list_all(
+        &self,
+        queue_prefix: Option<&str>,
+        filter: &Filter,
+        limit: u32,
+        after: Option<&str>,
+    ) -> Result<Answer<Page>, ClientError> {
+        let mut path = format!("/v1/timers?limit={limit}");
+        if let Some(prefix) = queue_prefix {
+            path.push_str(&format!("&queue_prefix={}", escape(prefix)));
+        }
+        self.list_at(path, filter, after).await
+    }
+
+    async fn list_at(
+        &self,
+        mut path: String,
+        filter: &Filter,
+        after: Option<&str>,
+    ) -> Result<Answer<Page>, ClientError> {
         let mut add = |name: &str, value: Option<String>| {
             if let Some(value) = value {
                 path.push_str(&format!("&{name}={}", escape(&value)));
@@ -518,12 +545,14 @@ impl Client {
             .await
     }
 
-    /// Asks how many timers each queue has.
+    /// Asks how many timers each queue has: one page of the queues, in order of name.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn queues(&self) -> Result<Answer<Queues>, ClientError> {
-        self.send(Method::GET, "/v1/queues", None, Precondition::None)
+    pub async fn queues(&self, after: Option<&str>) -> Result<Answer<Queues>, ClientError> {
+        let after = after.map(|after| format!("?after={}", escape(after)));
+        let path = format!("/v1/queues{}", after.unwrap_or_default());
+        self.send(Method::GET, &path, None, Precondition::None)
             .await
     }
 
@@ -1730,6 +1759,9 @@ impl Page {
 pub struct Queues {
     /// One for each queue.
     pub queues: Vec<QueueCount>,
+    /// The cursor of the next page, if there is one.
+    #[serde(default)]
+    pub next: Option<String>,
     /// How all queues are drained or paused.
     #[serde(default)]
     pub drain: Option<Drain>,

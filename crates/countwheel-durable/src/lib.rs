@@ -95,6 +95,7 @@
 //! simulation runs the same code. A [`store::Store`] keeps the records: `DiskStore` of the crate
 //! `countwheel-disk` in a directory, [`store::MemoryStore`] in memory, for tests.
 
+mod across;
 mod ahead;
 mod answer;
 mod backlog;
@@ -147,6 +148,7 @@ mod trouble;
 mod verbs;
 mod window;
 
+pub use across::{AcrossError, AcrossFilter, AcrossPage};
 pub use answer::Answer;
 pub use budget::Budget;
 pub use config::Config;

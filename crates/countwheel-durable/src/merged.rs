@@ -1,4 +1,4 @@
-//! One page of the timers of all shards, in order, of pages of each.
+//! One page of the timers of all shards, or of several queues, in order, of pages of each.
 //!
 //! The keys of a queue are spread evenly over the shards, so a shard has about its part of the next records. It is asked for
 //! that and some more, and asked again if that was not enough. To ask each shard for a whole page would read the page as
@@ -7,13 +7,19 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::store::{Cursor, Filter, Page, Shard, StoreError, page};
+use crate::store::{Cursor, Filter, Page, Position, Shard, StoreError, page};
 use crate::{Record, Shards};
 
 /// A shard is asked for so many records more than its even part, and for half of that part more.
 const MORE: usize = 4;
 
-/// What is known of one shard.
+/// Where records come from: a shard, and what of it.
+pub(crate) struct Source<S> {
+    pub(crate) shard: Shard,
+    pub(crate) of: S,
+}
+
+/// What is known of one source.
 struct Part {
     shard: Shard,
     records: VecDeque<Record>,
@@ -24,10 +30,12 @@ struct Part {
 }
 
 impl Part {
-    /// The first record, or else where nothing is known of the shard any more.
-    fn head(&self) -> Option<Cursor> {
+    /// The first record, or else where nothing is known of the source any more: behind that place. Another source may
+    /// have a record at the same place, which goes first.
+    fn head(&self) -> Option<(Cursor, bool)> {
         let record = self.records.front();
-        record.map(|record| at(self.shard, record)).or(self.next)
+        let record = record.map(|record| (at(self.shard, record), false));
+        record.or_else(|| Some((self.next?, true)))
     }
 }
 
@@ -43,36 +51,52 @@ pub(crate) fn page(
     after: Option<Cursor>,
     list: impl Fn(Shard, &Filter) -> Result<Page, StoreError>,
 ) -> Result<Page<Cursor>, StoreError> {
-    let count = usize::from(shards.count()).max(1);
-    let each = if count == 1 {
-        filter.limit
-    } else {
-        (filter.limit / count * 3 / 2 + MORE).min(filter.limit)
-    };
-    let mut unreadable = 0;
-    let mut read = |shard, after: Option<Cursor>| {
+    let sources = shards.all().map(|shard| Source { shard, of: () });
+    let sources: Vec<_> = sources.collect();
+    page_of(&sources, filter.limit, after, |source, after, limit| {
         let filter = Filter {
-            after: after.and_then(|after| after.of(shard)),
-            limit: each,
+            after,
+            limit,
             ..filter.clone()
         };
-        let page = list(shard, &filter)?;
+        list(source.shard, &filter)
+    })
+}
+
+/// A page behind `after` of at most `limit` records of all sources, of what `list` reads of one behind a position. No two
+/// sources have the same record.
+pub(crate) fn page_of<S, E>(
+    sources: &[Source<S>],
+    limit: usize,
+    after: Option<Cursor>,
+    mut list: impl FnMut(&Source<S>, Option<Position>, usize) -> Result<Page, E>,
+) -> Result<Page<Cursor>, E> {
+    let count = sources.len().max(1);
+    let each = if count == 1 {
+        limit
+    } else {
+        (limit / count * 3 / 2 + MORE).min(limit)
+    };
+    let mut unreadable = 0;
+    let mut read = |source: &Source<S>, after: Option<Cursor>| {
+        let shard = source.shard;
+        let page = list(source, after.and_then(|after| after.of(shard)), each)?;
         unreadable += page.unreadable;
-        Ok::<_, StoreError>(Part {
+        Ok::<_, E>(Part {
             shard,
             is_short: page.records.len() + page.unreadable < each,
             records: page.records.into(),
             next: page.next.map(|position| Cursor { position, shard }),
         })
     };
-    let parts: Result<Vec<_>, _> = shards.all().map(|shard| read(shard, after)).collect();
+    let parts: Result<Vec<_>, _> = sources.iter().map(|source| read(source, after)).collect();
     let mut parts = parts?;
     let heads = parts.iter().enumerate();
     let heads = heads.filter_map(|(number, part)| Some(Reverse((part.head()?, number))));
     let mut heads: BinaryHeap<_> = heads.collect();
     let (mut records, mut bytes, mut next) = (Vec::new(), 0, None);
-    while let Some(Reverse((head, number))) = heads.pop() {
-        let is_full = records.len() >= filter.limit || bytes >= Filter::PAGE_MAX_BYTES;
+    while let Some(Reverse(((head, _), number))) = heads.pop() {
+        let is_full = records.len() >= limit || bytes >= Filter::PAGE_MAX_BYTES;
         if is_full {
             // Something follows: from behind the last record.
             next = records.last().map(|(cursor, _)| *cursor).or(Some(head));
@@ -88,7 +112,7 @@ pub(crate) fn page(
                 next = Some(head);
                 break;
             }
-            None => *part = read(part.shard, part.next)?,
+            None => *part = read(&sources[number], part.next)?,
         }
         heads.extend(parts[number].head().map(|head| Reverse((head, number))));
     }

@@ -21,17 +21,18 @@ use crate::store::{
     Scrubbed, Shard, Snapshot, Store, StoreError, Summary, Totals, no_snapshots,
 };
 
+use crate::across;
 use crate::merged;
 use crate::receipt;
 use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
-    Asked, BatchError, Budget, Config, Counted, DrainMode, Drains, Due, DueClock, DueCounts,
-    Elsewhere, Engine, Flow, FlowUse, Handler, Moved, Overview, Precondition, QueueName,
-    QueueOverview, Receipt, Record, Request, Response, RetryPolicy, Revision, Set, Settings,
-    SettingsVersion, Shards, Shift, State, StateKind, Stats, TimerError, TimerName, Trouble, Was,
-    Zone,
+    AcrossError, AcrossFilter, AcrossPage, Asked, BatchError, Budget, Config, Counted, DrainMode,
+    Drains, Due, DueClock, DueCounts, Elsewhere, Engine, Flow, FlowUse, Handler, Moved, Overview,
+    Precondition, QueueName, QueueOverview, Receipt, Record, Request, Response, RetryPolicy,
+    Revision, Set, Settings, SettingsVersion, Shards, Shift, State, StateKind, Stats, TimerError,
+    TimerName, Trouble, Was, Zone,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -935,15 +936,100 @@ impl Timers {
     /// A page of a queue's timers behind `after`, in order of (due, revision, shard), without the done
     /// ones whose retention has ended. Reads the store; blocks.
     ///
+    /// A page with fewer timers than its limit, and another page behind it, has looked at as many entries as
+    /// [`Filter::scan_limit`] says, or read [`Filter::PAGE_MAX_BYTES`].
+    ///
     /// # Errors
     /// If the store could not be read.
     pub fn page(&self, filter: &Filter, after: Option<Cursor>) -> Result<Page<Cursor>, StoreError> {
         let hub = &*self.hub;
         let list = |shard, filter: &Filter| hub.store.list(shard, filter);
-        let mut page = merged::page(hub.shards, filter, after, list)?;
-        let wall = hub.common.clock.timestamp();
-        page.records.retain(|record| !record.is_over(wall));
-        Ok(page)
+        self.whole_page(filter.limit, filter.scan_limit, after, |limit, after| {
+            let filter = Filter {
+                limit,
+                ..filter.clone()
+            };
+            merged::page(hub.shards, &filter, after, list)
+        })
+    }
+
+    /// A page behind `after` of the timers of all queues that `filter` wants, in order of (due, revision, shard), without
+    /// the done ones whose retention has ended. Reads the store; blocks.
+    ///
+    /// Timers that are done, dead or delivered are listed queue by queue. If they are more than 10,000, in more than 64
+    /// queues, the list is refused; of a divided store, if they are in more than 256 lists of queues and shards.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{AcrossFilter, Config, SystemClock, Timers, inline};
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// timers.set(("unpaid", "o-1"), Duration::from_secs(120), ())?;
+    /// timers.set(("carts", "c-1"), Duration::from_secs(60), ())?;
+    /// let page = timers.page_across(&AcrossFilter::default(), None)?.page;
+    /// let keys: Vec<_> = page.records.iter().map(|it| it.name.to_string()).collect();
+    /// assert_eq!(keys, ["carts/c-1", "unpaid/o-1"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`AcrossError::TooBroad`] says what there is too much of.
+    pub fn page_across(
+        &self,
+        filter: &AcrossFilter,
+        after: Option<Cursor>,
+    ) -> Result<AcrossPage, AcrossError> {
+        let hub = &*self.hub;
+        let (mut counts, mut exact) = (Vec::new(), true);
+        if !filter.by_queue().is_empty() {
+            for (shard, counted) in hub.counted_by_shard()? {
+                exact &= counted.exact;
+                counts.push((shard, counted.queues));
+            }
+        }
+        let page = self.whole_page(filter.limit, filter.scan_limit, after, |limit, after| {
+            let filter = AcrossFilter {
+                limit,
+                ..filter.clone()
+            };
+            across::page(&*hub.store, hub.shards, &filter, after, &counts)
+        })?;
+        Ok(AcrossPage { page, exact })
+    }
+
+    /// A page without what is over, which is filled up with what comes behind.
+    fn whole_page<E>(
+        &self,
+        limit: usize,
+        scan_limit: usize,
+        after: Option<Cursor>,
+        read: impl Fn(usize, Option<Cursor>) -> Result<Page<Cursor>, E>,
+    ) -> Result<Page<Cursor>, E> {
+        let wall = self.hub.common.clock.timestamp();
+        let mut whole = read(limit, after)?;
+        let mut newest = whole.records.len();
+        whole.records.retain(|record| !record.is_over(wall));
+        let (mut asked, mut over) = (limit, newest - whole.records.len());
+        let bytes =
+            |page: &Page<Cursor>| -> usize { page.records.iter().map(Record::content_bytes).sum() };
+        while whole.next.is_some()
+            && newest == asked
+            && whole.records.len() < limit
+            && over < scan_limit
+            && bytes(&whole) < Filter::PAGE_MAX_BYTES
+        {
+            asked = limit - whole.records.len();
+            let mut page = read(asked, whole.next)?;
+            newest = page.records.len();
+            page.records.retain(|record| !record.is_over(wall));
+            over += newest - page.records.len();
+            whole.records.append(&mut page.records);
+            whole.unreadable += page.unreadable;
+            whole.next = page.next;
+        }
+        Ok(whole)
     }
 
     /// A page of the timers of one shard, whoever owns it: the filter says behind which position. Reads the store;
@@ -1402,14 +1488,8 @@ impl Timers {
     /// If the store could not be read.
     pub fn counted(&self) -> Result<Counted, StoreError> {
         let hub = &*self.hub;
-        let (ours, others): (Vec<_>, Vec<_>) =
-            hub.shards.all().partition(|it| hub.counts_itself(*it));
         let (mut queues, mut exact) = (Vec::new(), true);
-        for shard in ours {
-            exact &= hub.store.counts_are_exact(shard);
-            queues.extend(hub.store.counts(shard)?);
-        }
-        for counted in hub.counts_of_others(&others)? {
+        for (_, counted) in hub.counted_by_shard()? {
             exact &= counted.exact;
             queues.extend(counted.queues);
         }
@@ -2068,6 +2148,21 @@ impl Hub {
 
     fn counts_all(&self) -> bool {
         self.shards.all().all(|shard| self.counts_itself(shard))
+    }
+
+    /// What each shard has, and whether that is every timer of it.
+    fn counted_by_shard(&self) -> Result<Vec<(Shard, Counted)>, StoreError> {
+        let (ours, others): (Vec<_>, Vec<_>) =
+            self.shards.all().partition(|it| self.counts_itself(*it));
+        let mut counted = Vec::with_capacity(ours.len() + others.len());
+        for shard in ours {
+            let exact = self.store.counts_are_exact(shard);
+            let queues = self.store.counts(shard)?;
+            counted.push((shard, Counted { queues, exact }));
+        }
+        let of_others = self.counts_of_others(&others)?;
+        counted.extend(others.into_iter().zip(of_others));
+        Ok(counted)
     }
 
     /// The counts of shards of others: from their owners, or else as they were saved last.

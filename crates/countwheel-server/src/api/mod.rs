@@ -17,6 +17,7 @@ mod pages;
 pub(crate) mod problem;
 mod purge;
 mod queues;
+pub(crate) mod reading;
 pub(crate) mod recurrence;
 pub(crate) mod request;
 pub(crate) mod retry;
@@ -640,10 +641,11 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/queues/{queue}", queue)
         .route(
             "/v1/queues/{queue}/timers",
-            get(timers::list).post(timers::post),
+            get(reading::of_queue).post(timers::post),
         )
         .route("/v1/queues/{queue}/timers/{key}", timer)
         .route("/v1/queues/{queue}/timers/{key}/runs", get(backfill::runs))
+        .route("/v1/timers", get(reading::of_all))
         .route("/v1/jobs", get(jobs::list).post(jobs::begin))
         .route("/v1/jobs/{id}", get(jobs::get).post(jobs::cancel))
         .route("/v1/batch", post(batch::batch))

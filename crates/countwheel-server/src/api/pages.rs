@@ -2,7 +2,10 @@
 //!
 //! A page can be long, and its caller may read slowly, or not at all. So the service reads and
 //! writes a page in pieces, each when the piece before has left: a connection takes the memory of
-//! two pieces at the most.
+//! two pieces at the most, and of the pieces of a page that is short.
+//!
+//! The head of an answer says where the next page begins. Of a page that is not short its end is looked for before the
+//! first piece leaves, and the pieces go on up to there.
 
 use std::io;
 use std::pin::Pin;
@@ -10,55 +13,82 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, HttpBody};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use countwheel_durable::Record;
 use countwheel_durable::store::page::position;
 use countwheel_durable::store::{Cursor, Filter, Page};
+use countwheel_durable::{Shards, Timers};
 use hyper::body::{Bytes, Frame};
 
 use super::App;
 use super::problem::{Code, Problem};
-use super::timers::{TimerBody, View, WholeTimer, cursor};
+use super::reading::{List, Scope};
+use super::timers::{View, cursor};
 use crate::job::Job;
 
 /// How many timers are read at a time.
 const PIECE: usize = 32;
 /// How many timers are read at a time to look for tags.
 const TAGGED_PIECE: usize = 256;
+/// A page is short if its text is no longer than this.
+const SHORT_BYTES: usize = 64 << 10;
 
-/// The page that `filter` asks for, with a length if it is one piece. Once the first has left, what
+/// The page behind `after`, with a length if it is short. Once the first piece has left, what
 /// fails can only break it off.
 pub(super) async fn answer(
     app: Arc<App>,
-    filter: Filter,
-    tags: Vec<String>,
+    list: List,
+    limit: usize,
     after: Option<Cursor>,
-    with_bodies: bool,
 ) -> Result<Response, Problem> {
-    let rest = Rest::of(filter, tags, after, with_bodies);
-    let (text, rest) = rest.piece(&app).await?;
-    let body = match rest {
-        None => Body::from(text),
-        Some(rest) => Body::new(Pieces {
-            text: Some(text),
-            next: Some(Box::pin(rest.take(app))),
-        }),
-    };
-    let json = HeaderValue::from_static("application/json");
-    Ok((StatusCode::OK, [(header::CONTENT_TYPE, json)], body).into_response())
+    let list = Arc::new(list);
+    let mut rest = Rest::of(Arc::clone(&list), limit, after);
+    let mut text = Vec::new();
+    loop {
+        let (piece, left) = rest.piece(&app).await?;
+        text.extend_from_slice(&piece);
+        match left {
+            Left::Nothing(next) => {
+                let next = next.map(|next| list.cursor(&cursor(next)));
+                return Ok(list.answer(Body::from(text), next.as_deref()));
+            }
+            Left::Rest(left) => rest = left,
+        }
+        if text.len() > SHORT_BYTES {
+            break;
+        }
+    }
+    let rest = rest.with_end(&app).await?;
+    let next = rest.end.as_ref().and_then(|end| end.at);
+    let next = next.map(|next| list.cursor(&cursor(next)));
+    let body = Body::new(Pieces {
+        text: Some(text),
+        next: Some(Box::pin(rest.take(app))),
+    });
+    Ok(list.answer(body, next.as_deref()))
+}
+
+/// Where a page ends.
+#[derive(Clone, Copy, Debug)]
+struct End {
+    /// `None`: with the list.
+    at: Option<Cursor>,
+    /// Whether it ends there because it looks no further.
+    bound: bool,
 }
 
 /// What is still to be read of a page.
+#[derive(Clone)]
 struct Rest {
-    /// Asks for so many as the page still may have.
-    filter: Filter,
-    /// Only timers that have all of these. What tags a timer has, its payload says.
-    tags: Vec<String>,
+    list: Arc<List>,
+    /// So many timers the page still may have.
+    limit: usize,
     after: Option<Cursor>,
-    with_bodies: bool,
+    /// If it was looked for.
+    end: Option<End>,
     is_begun: bool,
     has_items: bool,
+    exact: bool,
     /// Of all timers that were read.
     payload_bytes: usize,
     /// How many timers were read, whether they have the tags or not.
@@ -66,18 +96,26 @@ struct Rest {
     unreadable: usize,
 }
 
-type Piece = Result<(Vec<u8>, Option<Rest>), Problem>;
+/// What is left behind a piece.
+enum Left {
+    /// The page has ended, and the next begins here.
+    Nothing(Option<Cursor>),
+    Rest(Rest),
+}
+
+type Piece = Result<(Vec<u8>, Left), Problem>;
 type Reading = Pin<Box<dyn Future<Output = (Piece, Arc<App>)> + Send>>;
 
 impl Rest {
-    fn of(filter: Filter, tags: Vec<String>, after: Option<Cursor>, with_bodies: bool) -> Self {
+    fn of(list: Arc<List>, limit: usize, after: Option<Cursor>) -> Self {
         Self {
-            filter,
-            tags,
+            list,
+            limit,
             after,
-            with_bodies,
+            end: None,
             is_begun: false,
             has_items: false,
+            exact: true,
             payload_bytes: 0,
             looked: 0,
             unreadable: 0,
@@ -88,68 +126,103 @@ impl Rest {
         (self.piece(&app).await, app)
     }
 
-    /// The next piece of the answer, and what is left behind it.
-    async fn piece(mut self, app: &App) -> Piece {
-        let view = View::of(app).await;
+    /// Reads on; `None` of the end if more is to be read.
+    fn step(&mut self, timers: &Timers) -> Result<(Page<Cursor>, Option<End>), Problem> {
+        let tags = &self.list.tags;
+        let most = match self.end {
+            None => self.limit,
+            Some(_) => usize::MAX,
+        };
+        // Each piece asks each shard.
+        let piece = PIECE.saturating_mul(usize::from(timers.shards().count()));
+        let asked = match (&self.list.scope, tags.is_empty()) {
+            // Each piece of it asks each queue.
+            (Scope::All(_), true) => most.min(Filter::SCAN_LIMIT),
+            (Scope::Queue(_), true) => most.min(piece),
+            (_, false) => TAGGED_PIECE.max(piece),
+        };
+        let (mut page, exact) = self.list.scope.page(timers, asked, self.after)?;
+        self.exact &= exact;
+        let read = page.records.len();
+        self.looked += read;
+        let bytes = page.records.iter().map(Record::content_bytes);
+        self.payload_bytes += bytes.sum::<usize>();
+        self.unreadable += page.unreadable;
+        let shards = timers.shards();
+        if !tags.is_empty() {
+            page.records
+                .retain(|record| Job::has_tags(&record.payload, tags));
+        }
+        if let Some(end) = self.end {
+            let Some(at) = end.at else {
+                let is_over = page.next.is_none();
+                return Ok((page, is_over.then_some(end)));
+            };
+            let before = page.records.len();
+            page.records.retain(|record| place(shards, record) <= at);
+            let is_behind = page.records.len() < before;
+            let is_over = is_behind || page.next.is_none_or(|next| next >= at);
+            self.after = page.next;
+            return Ok((page, is_over.then_some(end)));
+        }
+        // The page ends behind the last timer that the caller has asked for.
+        if page.records.len() > self.limit {
+            page.records.truncate(self.limit);
+            page.next = page.records.last().map(|record| place(shards, record));
+        }
+        self.limit -= page.records.len();
+        // A page that is short has come to its end, or looked at as much as it may.
+        let goes_on = read == asked
+            && self.limit > 0
+            && self.payload_bytes < Filter::PAGE_MAX_BYTES
+            && (tags.is_empty() || self.looked < Filter::SCAN_LIMIT);
+        self.after = page.next;
+        let end = End {
+            at: page.next,
+            bound: self.limit > 0 && page.next.is_some(),
+        };
+        Ok((page, (!goes_on || end.at.is_none()).then_some(end)))
+    }
+
+    /// The same, which knows where it ends.
+    async fn with_end(mut self, app: &App) -> Result<Self, Problem> {
         app.read(move |timers| {
-            // Each piece asks each shard.
-            let shards = usize::from(timers.shards().count());
-            let limit = if self.tags.is_empty() {
-                self.filter.limit.min(PIECE.saturating_mul(shards))
-            } else {
-                TAGGED_PIECE.max(PIECE.saturating_mul(shards))
+            let mut ahead = self.clone();
+            self.end = loop {
+                if let (_, Some(end)) = ahead.step(timers)? {
+                    break Some(end);
+                }
             };
-            let filter = Filter {
-                limit,
-                ..self.filter.clone()
-            };
-            let page = timers.page(&filter, self.after);
-            let mut page = page.map_err(|error| Problem::from(&error))?;
-            let read = page.records.len();
-            self.looked += read;
-            let bytes = page.records.iter().map(Record::content_bytes);
-            self.payload_bytes += bytes.sum::<usize>();
-            self.keep_tagged(&mut page, |record| Cursor {
-                position: position(record),
-                shard: timers.shards().of(&record.name),
-            });
-            let mut text = self.write(&page, &view).map_err(|error| {
-                tracing::error!(%error, "a page could not be written");
-                Problem::new(Code::Internal, "the page could not be written")
-            })?;
-            self.filter.limit -= page.records.len();
-            // A page that is short has come to its end, or looked at as much as it may.
-            let goes_on = read == limit
-                && self.filter.limit > 0
-                && self.payload_bytes < Filter::PAGE_MAX_BYTES
-                && (self.tags.is_empty() || self.looked < Filter::SCAN_LIMIT);
-            let next = page.next;
-            if goes_on && next.is_some() {
-                self.after = next;
-                return Ok((text, Some(self)));
-            }
-            let next = serde_json::json!(next.map(cursor));
-            text.extend_from_slice(format!("],\"next\":{next}").as_bytes());
-            if self.unreadable > 0 {
-                text.extend_from_slice(format!(",\"unreadable\":{}", self.unreadable).as_bytes());
-            }
-            text.push(b'}');
-            Ok((text, None))
+            Ok(self)
         })
         .await
     }
 
-    /// Leaves out what has not all of the tags. The page ends behind the last timer that the caller has asked for.
-    fn keep_tagged(&self, page: &mut Page<Cursor>, cursor: impl Fn(&Record) -> Cursor) {
-        if self.tags.is_empty() {
-            return;
-        }
-        page.records
-            .retain(|record| Job::has_tags(&record.payload, &self.tags));
-        if page.records.len() > self.filter.limit {
-            page.records.truncate(self.filter.limit);
-            page.next = page.records.last().map(cursor);
-        }
+    /// The next piece of the answer, and what is left behind it.
+    async fn piece(mut self, app: &App) -> Piece {
+        let view = View::of(app).await;
+        app.read(move |timers| {
+            let (page, end) = self.step(timers)?;
+            let mut text = self.write(&page, &view).map_err(|error| {
+                tracing::error!(%error, "a page could not be written");
+                Problem::new(Code::Internal, "the page could not be written")
+            })?;
+            let Some(end) = end else {
+                self.after = page.next;
+                return Ok((text, Left::Rest(self)));
+            };
+            let next = end.at.map(|next| self.list.cursor(&cursor(next)));
+            text.extend_from_slice(b"],");
+            let tail = Tail {
+                next,
+                bound_reached: end.bound,
+                unreadable: self.unreadable,
+                exact: self.exact,
+            };
+            tail.write(&mut text);
+            Ok((text, Left::Nothing(end.at)))
+        })
+        .await
     }
 
     fn write(&mut self, page: &Page<Cursor>, view: &View) -> serde_json::Result<Vec<u8>> {
@@ -161,13 +234,44 @@ impl Rest {
             if std::mem::replace(&mut self.has_items, true) {
                 text.push(b',');
             }
-            match self.with_bodies {
-                true => serde_json::to_writer(&mut text, &WholeTimer::of(record, view))?,
-                false => serde_json::to_writer(&mut text, &TimerBody::listed(record, view))?,
-            }
+            self.list.shown.write(&mut text, record, view)?;
         }
-        self.unreadable += page.unreadable;
         Ok(text)
+    }
+}
+
+/// What stands behind the items of a page.
+pub(super) struct Tail {
+    pub(super) next: Option<String>,
+    /// Whether the page ends because it looks no further.
+    pub(super) bound_reached: bool,
+    pub(super) unreadable: usize,
+    pub(super) exact: bool,
+}
+
+impl Tail {
+    /// Writes its members and closes the object.
+    pub(super) fn write(&self, text: &mut Vec<u8>) {
+        let next = serde_json::json!(self.next);
+        text.extend_from_slice(format!("\"next\":{next}").as_bytes());
+        if self.bound_reached {
+            text.extend_from_slice(b",\"bound_reached\":true");
+        }
+        if self.unreadable > 0 {
+            text.extend_from_slice(format!(",\"unreadable\":{}", self.unreadable).as_bytes());
+        }
+        if !self.exact {
+            text.extend_from_slice(b",\"exact\":false");
+        }
+        text.push(b'}');
+    }
+}
+
+/// Where a record stands in a list.
+pub(super) fn place(shards: Shards, record: &Record) -> Cursor {
+    Cursor {
+        position: position(record),
+        shard: shards.of(&record.name),
     }
 }
 
@@ -195,8 +299,10 @@ impl HttpBody for Pieces {
         let (piece, app) = ready!(next.as_mut().poll(context));
         self.next = None;
         Poll::Ready(Some(match piece {
-            Ok((text, rest)) => {
-                self.next = rest.map(|rest| Box::pin(rest.take(app)) as _);
+            Ok((text, left)) => {
+                if let Left::Rest(rest) = left {
+                    self.next = Some(Box::pin(rest.take(app)));
+                }
                 Ok(Frame::data(text.into()))
             }
             Err(problem) => {

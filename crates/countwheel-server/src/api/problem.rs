@@ -82,6 +82,7 @@ pub(crate) enum Code {
     IdempotencyMismatch,
     IdempotencyInProgress,
     TooManyJobs,
+    TooBroad,
 }
 
 impl Code {
@@ -194,6 +195,7 @@ impl Code {
                 "A request with this idempotency key is under way",
             ),
             Self::TooManyJobs => ("too_many_jobs", S::CONFLICT, "Too many jobs"),
+            Self::TooBroad => ("too_broad", S::UNPROCESSABLE_ENTITY, "Too broad"),
         }
     }
 }
@@ -508,7 +510,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 49] = [
+    const ALL: [Code; 50] = [
         Code::IdempotencyInProgress,
         Code::IdempotencyMismatch,
         Code::Malformed,
@@ -558,6 +560,7 @@ mod tests {
         Code::NotEmpty,
         Code::SecretKeyRequired,
         Code::TooManyJobs,
+        Code::TooBroad,
     ];
 
     /// The rows `| status | `code`, … | when |` of the contract.

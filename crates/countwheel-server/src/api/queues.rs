@@ -7,6 +7,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Request, StatusCode, Uri};
 use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use countwheel_durable::store::QueueCounts;
 use countwheel_durable::{
     DrainMode, Left, Overlap, Purge, QueueName, SettingName, SettingsVersion, StateKind, Timers,
@@ -22,6 +24,7 @@ use super::endpoints::{
 use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
 use super::purge::PurgeBody;
+use super::reading::{self, Pages};
 use super::request::{Honoured, Query, json_body, precondition, queue_of};
 use super::timers::{read_priority, read_timeout_within};
 use super::{App, answer, leases, recurrence, retry, stored};
@@ -80,17 +83,30 @@ impl QueueBody {
     }
 }
 
+/// How many queues a page has unless fewer are asked for.
+const PAGE: usize = 1_000;
+
 pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
     #[derive(Serialize)]
     struct Answer {
         queues: Vec<QueueBody>,
+        next: Option<String>,
         /// Said only where it is not so.
         #[serde(skip_serializing_if = "Option::is_none")]
         exact: Option<bool>,
         #[serde(skip_serializing_if = "Option::is_none")]
         drain: Option<DrainBody>,
     }
-    Query::of(&uri, &[])?;
+    let query = Query::of(&uri, &["limit", "after", "prefix", "state"])?;
+    let limit = reading::limit(&query)?.unwrap_or(PAGE);
+    let prefix = reading::queue_prefix(&query, "prefix")?;
+    let state = reading::state(&query)?;
+    let canonical = format!("queues {prefix:?} {:?}", state.map(StateKind::as_str));
+    let pages = Pages::of(&uri, &canonical);
+    let after = pages.after(&query, |text| {
+        let text = BASE64_URL_SAFE_NO_PAD.decode(text).ok()?;
+        QueueName::from_text(str::from_utf8(&text).ok()?).ok()
+    })?;
     let now = app.clock.timestamp();
     let known = app.resources().await?;
     app.read(move |timers| {
@@ -98,36 +114,52 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         let drains = timers.drains();
         let goes_on = |mode: &DrainMode| !mode.is_over(now);
         let own = |queue: &QueueName| drains.own(queue).filter(goes_on);
+        let prefix = prefix.as_deref().unwrap_or_default();
+        let is_wanted = |queue: &&QueueName| {
+            queue.as_str().starts_with(prefix) && after.as_ref().is_none_or(|after| *queue > after)
+        };
         let purges = timers.purges().into_iter();
         let mut purges: BTreeMap<_, _> = purges.map(|it| (it.queue.clone(), it)).collect();
-        let queues = counted.queues.iter();
-        let mut queues: Vec<QueueBody> = queues
-            .map(|counts| {
-                let purge = purges.remove(&counts.queue);
-                QueueBody::of(counts, own(&counts.queue), purge)
-            })
+        let has_any = |counts: &&QueueCounts| state.is_none_or(|state| counts.of(state) > 0);
+        let with_timers = counted.queues.iter().filter(has_any);
+        let with_timers = with_timers.filter(|counts| is_wanted(&&counts.queue));
+        let mut queues: Vec<(&QueueName, Option<&QueueCounts>)> = with_timers
+            .map(|counts| (&counts.queue, Some(counts)))
             .collect();
-        // A drained queue may have no timers, and refuses sets all the same; one with settings may have none yet.
-        let drained = drains.iter().filter(|(_, mode)| goes_on(mode));
-        let drained = drained.map(|(queue, _)| queue);
-        let named = drained
-            .chain(known.queues().map(|(queue, _)| queue))
-            .cloned();
-        // One that was purged may be empty.
+        let drained: Vec<_> = drains.iter().collect();
         let purged: Vec<_> = purges.keys().cloned().collect();
-        for queue in named.chain(purged) {
-            let text = queue.to_string();
-            if let Err(at) = queues.binary_search_by(|known| known.queue.cmp(&text)) {
-                let purge = purges.remove(&queue);
-                queues.insert(at, QueueBody::empty(text, own(&queue), purge));
-            }
+        if state.is_none() {
+            // A drained queue may have no timers, and refuses sets all the same; one with settings may have none
+            // yet; and one that was purged may be empty.
+            let drained = drained.iter().filter(|(_, mode)| goes_on(mode));
+            let drained = drained.map(|(queue, _)| *queue);
+            let named = drained.chain(known.queues().map(|(queue, _)| queue));
+            let named = named.chain(&purged).filter(is_wanted);
+            queues.extend(named.map(|queue| (queue, None)));
+            // The sort leaves the one with counts in front.
+            queues.sort_by_key(|(queue, _)| *queue);
+            queues.dedup_by_key(|(queue, _)| *queue);
         }
+        let has_more = queues.len() > limit;
+        queues.truncate(limit);
+        let last = queues.last().filter(|_| has_more);
+        let next =
+            last.map(|(queue, _)| pages.cursor(&BASE64_URL_SAFE_NO_PAD.encode(queue.as_str())));
+        let queues = queues.into_iter().map(|(queue, counts)| {
+            let (drain, purge) = (own(queue), purges.remove(queue));
+            match counts {
+                Some(counts) => QueueBody::of(counts, drain, purge),
+                None => QueueBody::empty(queue.to_string(), drain, purge),
+            }
+        });
         let body = Answer {
-            queues,
+            queues: queues.collect(),
+            next,
             exact: (!counted.exact).then_some(false),
             drain: drains.all().filter(goes_on).map(DrainBody::from),
         };
-        Ok(answer(StatusCode::OK, &body))
+        let response = answer(StatusCode::OK, &body);
+        Ok(pages.linked(response, body.next.as_deref()))
     })
     .await
 }

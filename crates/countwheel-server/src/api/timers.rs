@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use countwheel_durable::store::{Cursor, Filter, Position, Shard};
+use countwheel_durable::store::{Cursor, Position, Shard};
 use countwheel_durable::{
     self as durable, DeadReason, Due, Key, Precondition, QueueName, Receipt, Record, RetryPolicy,
     Revision, SetOptions, Shards, Shift, StateKind, TimerError, Was,
@@ -21,7 +21,6 @@ use serde_json::Value;
 use super::endpoints::above_ceiling_at;
 use super::idempotency::{self, REPLAYED};
 use super::json::{self, Field, Kind, Object};
-use super::pages;
 use super::problem::{Code, Problem};
 use super::recurrence;
 use super::request::{
@@ -41,7 +40,7 @@ use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::queue::{Mode, Placement, Queue};
 use crate::resources::route::check_path;
 use crate::resources::rules::{InForce, Origins};
-use crate::time::{format_duration, format_time, parse_signed, parse_time, read_time};
+use crate::time::{format_duration, format_time, parse_signed, read_time};
 use crate::traced::TraceContext;
 
 const URL_MAX_BYTES: usize = 2_048;
@@ -1379,7 +1378,8 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let name = timer_of(&uri)?;
-    Query::of(&uri, &[])?;
+    let query = Query::of(&uri, &["body"])?;
+    let body = query.read("body", "text", |body| (body == "text").then_some(()))?;
     let asked = Arc::clone(&app);
     let held_by = move |record: &Record| asked.held_by(record);
     let desk = app.leaser().map(|leaser| Arc::clone(leaser.desk()));
@@ -1404,14 +1404,15 @@ pub(super) async fn get(
         let response = if is_known {
             StatusCode::NOT_MODIFIED.into_response()
         } else {
-            answer(
-                StatusCode::OK,
-                &TimerBody {
-                    held_by,
-                    worker: worker(&record).map(|worker| worker.to_string()),
-                    ..TimerBody::of(&record, &view)
-                },
-            )
+            let timer = TimerBody {
+                held_by,
+                worker: worker(&record).map(|worker| worker.to_string()),
+                ..TimerBody::of(&record, &view)
+            };
+            match body {
+                None => answer(StatusCode::OK, &timer),
+                Some(()) => answer(StatusCode::OK, &WholeTimer::of(timer, &record)),
+            }
         };
         Ok(tagged(response, record.revision))
     })
@@ -1423,43 +1424,6 @@ pub(super) async fn get(
 /// revision, there is but one view.
 fn shows_its_revision(record: &Record) -> bool {
     record.state == durable::State::Pending && record.interruptions == 0
-}
-
-pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
-    let known = [
-        "state",
-        "prefix",
-        "due_after",
-        "due_before",
-        "tag",
-        "limit",
-        "after",
-        "bodies",
-    ];
-    let query = Query::of(&uri, &known)?;
-    let a_time = "a time in RFC 3339 with an offset, from 1970 to 9999";
-    let filter = Filter {
-        queue: queue_of(&uri)?,
-        state: query.read("state", "pending, delivering, done or dead", |text| {
-            text.parse().ok()
-        })?,
-        prefix: query.get("prefix").map(str::to_owned),
-        due_from: query.read("due_after", a_time, parse_time)?,
-        due_before: query.read("due_before", a_time, parse_time)?,
-        after: None,
-        limit: query
-            .read("limit", "a number from 1 to 1000", |text| {
-                text.parse()
-                    .ok()
-                    .filter(|limit| (1..=1_000).contains(limit))
-            })?
-            .unwrap_or(100),
-        scan_limit: Filter::SCAN_LIMIT,
-    };
-    let after = query.read("after", "the cursor of the page before", read_cursor)?;
-    let bodies = query.read("bodies", "text", |bodies| (bodies == "text").then_some(()))?;
-    let tags = tags::of_query(&query)?;
-    pages::answer(app, filter, tags, after, bodies.is_some()).await
 }
 
 pub(crate) fn cursor(cursor: Cursor) -> String {
@@ -1717,7 +1681,7 @@ pub(super) struct WholeTimer {
 }
 
 impl WholeTimer {
-    pub(super) fn of(record: &Record, view: &View) -> Self {
+    pub(super) fn of(timer: TimerBody, record: &Record) -> Self {
         let job = Job::decode(&record.payload).ok();
         let job = job.filter(|job| job.content_type.is_some());
         let (body, bytes) = match job.map(|job| String::from_utf8(job.body)) {
@@ -1726,7 +1690,7 @@ impl WholeTimer {
             Some(Err(error)) => (None, Some(error.into_bytes())),
         };
         Self {
-            timer: TimerBody::listed(record, view),
+            timer,
             body,
             body_base64: bytes.map(|bytes| BASE64_STANDARD.encode(bytes)),
         }
@@ -1735,22 +1699,23 @@ impl WholeTimer {
 
 impl TimerBody {
     pub(super) fn of(record: &Record, view: &View) -> Self {
-        Self::with(record, Answers::of(view.keep), view)
+        Self::with(record, Answers::of(view.keep), view, true)
     }
 
-    /// The same without the bodies of answers.
-    pub(super) fn listed(record: &Record, view: &View) -> Self {
-        Self::with(record, Answers::of(view.keep).without_bodies(), view)
+    /// The same without the bodies of answers, and without the next attempts unless they are asked for.
+    pub(super) fn listed(record: &Record, view: &View, next_attempts: bool) -> Self {
+        let answers = Answers::of(view.keep).without_bodies();
+        Self::with(record, answers, view, next_attempts)
     }
 
-    fn with(record: &Record, answers: Answers, view: &View) -> Self {
+    fn with(record: &Record, answers: Answers, view: &View, wants_next: bool) -> Self {
         let job = Job::decode(&record.payload).ok();
         let rules = view.rules(record, job.as_ref());
         let (mut done_at, mut keep_until, mut dead_at, mut dead_reason) = (None, None, None, None);
         let mut next_attempts = None;
         match record.state {
-            durable::State::Pending => next_attempts = Some(next(record, &rules)),
-            durable::State::Delivering => {}
+            durable::State::Pending if wants_next => next_attempts = Some(next(record, &rules)),
+            durable::State::Pending | durable::State::Delivering => {}
             durable::State::Done {
                 at,
                 keep_until: until,

@@ -37,6 +37,12 @@ pub struct List {
     /// All there are
     #[arg(long, conflicts_with = "limit")]
     all: bool,
+    /// Those of all queues
+    #[arg(long)]
+    all_queues: bool,
+    /// Those of all queues whose name begins so
+    #[arg(long, value_name = "PREFIX")]
+    queue_prefix: Option<String>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -53,13 +59,17 @@ impl List {
         };
         let mut left = if self.all { u32::MAX } else { self.limit };
         let (mut cursor, mut unreadable) = (None, 0);
+        let is_of_all = self.all_queues || self.queue_prefix.is_some();
         let mut table = Table::new(["KEY", "STATE", "DUE (UTC)", "FROM NOW", "ATTEMPT>", "REV>"]);
         while left > 0 {
             let queue = &self.connection.queue;
-            let page = client
-                .list(queue, &filter, left.min(PAGE), cursor.as_deref())
-                .await?
-                .value;
+            let (limit, after) = (left.min(PAGE), cursor.as_deref());
+            let page = if is_of_all {
+                let prefix = self.queue_prefix.as_deref();
+                client.list_all(prefix, &filter, limit, after).await?.value
+            } else {
+                client.list(queue, &filter, limit, after).await?.value
+            };
             if self.connection.json {
                 for item in &page.items {
                     writeln!(terminal.out, "{}", one_line(item))?;
@@ -67,7 +77,7 @@ impl List {
             } else {
                 let now = terminal.clock.timestamp();
                 for timer in page.timers()? {
-                    table.push(row(timer, now));
+                    table.push(row(timer, now, is_of_all));
                 }
                 table.write(terminal.out)?;
             }
@@ -96,9 +106,14 @@ impl List {
     }
 }
 
-fn row(timer: Timer, now: Timestamp) -> [String; 6] {
+/// Of several queues, the name of the timer is its queue and its key.
+fn row(timer: Timer, now: Timestamp, has_queue: bool) -> [String; 6] {
+    let name = match has_queue {
+        true => format!("{}/{}", timer.queue, timer.key),
+        false => timer.key,
+    };
     [
-        timer.key,
+        name,
         timer.state.to_string(),
         text::moment(timer.due),
         text::from_now(timer.due, now),

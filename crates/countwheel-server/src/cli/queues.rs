@@ -15,10 +15,20 @@ pub struct Queues {
 
 impl Queues {
     pub(super) async fn run(&self, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
-        let answer = self.connection.client()?.queues().await?;
+        let client = self.connection.client()?;
+        let mut answer = client.queues(None).await?;
         if self.connection.json {
             writeln!(terminal.out, "{}", answer.json())?;
+            while let Some(next) = &answer.value.next {
+                answer = client.queues(Some(next)).await?;
+                writeln!(terminal.out, "{}", answer.json())?;
+            }
             return Ok(Exit::Done);
+        }
+        while let Some(next) = answer.value.next.take() {
+            let page = client.queues(Some(&next)).await?.value;
+            answer.value.queues.extend(page.queues);
+            answer.value.next = page.next;
         }
         let mut table = Table::new(["QUEUE", "PENDING>", "DELIVERING>", "DONE>", "DEAD>"]);
         for queue in &answer.value.queues {

@@ -13,7 +13,7 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 26] = [
+const ELSEWHERE: [&str; 27] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "requests under way on a connection of HTTP/2",
@@ -39,6 +39,7 @@ const ELSEWHERE: [&str; 26] = [
     "time for a body over 1 MiB to arrive",
     "purges of a queue at a time",
     "jobs at a time",
+    "timers that are looked at for a list in order `created` or `trouble`",
     "timers that are looked at for a page of a `tag`",
 ];
 

@@ -28,6 +28,7 @@ mod outward;
 mod process;
 mod purge;
 mod queues;
+mod reading;
 mod receivers;
 mod refusals;
 mod resources;

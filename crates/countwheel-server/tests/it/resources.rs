@@ -393,7 +393,7 @@ fn the_settings_of_a_queue_are_put_shown_and_removed() {
     let counts = json!({"queue": "orders", "pending": 0, "delivering": 0, "done": 0, "dead": 0});
     assert_eq!(
         client.get("/v1/queues").expect(200),
-        json!({"queues": [counts]})
+        json!({"queues": [counts], "next": null})
     );
 
     for (wrong, status, code, pointer) in [

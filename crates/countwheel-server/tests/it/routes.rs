@@ -298,7 +298,7 @@ fn a_list_is_ordered_filtered_and_paged() {
 
     let queues = client.get("/v1/queues").expect(200);
     let expected = json!({"queue": "default", "pending": 4, "delivering": 0, "done": 0, "dead": 0});
-    assert_eq!(queues, json!({"queues": [expected]}));
+    assert_eq!(queues, json!({"queues": [expected], "next": null}));
     assert_eq!(
         client.get("/v1/queues/other/timers").expect(200),
         json!({"items": [], "next": null})
@@ -748,7 +748,7 @@ fn a_drained_queue_is_listed_though_it_has_no_timers() {
     let queues = client.get("/v1/queues").expect(200);
     let expected = json!({"queue": "b", "pending": 0, "delivering": 0, "done": 0, "dead": 0,
         "drain": {"mode": "hold"}});
-    assert_eq!(queues, json!({"queues": [expected]}));
+    assert_eq!(queues, json!({"queues": [expected], "next": null}));
     client
         .json("POST", "/v1/queues:drain", r#"{"mode":"fire"}"#)
         .expect(200);

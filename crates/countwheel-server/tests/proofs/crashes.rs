@@ -133,6 +133,9 @@ fn is_over(server: &Server) -> Option<bool> {
         let mut after = String::new();
         loop {
             let page = caller.ask("GET", &format!("{path}{after}"), None)?;
+            if page.status == 410 {
+                break;
+            }
             if page.status != 200 {
                 return None;
             }

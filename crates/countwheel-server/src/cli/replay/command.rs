@@ -81,7 +81,7 @@ impl ReplayFile {
         };
         let mut report_file = self.report.as_deref().map(create).transpose()?;
         // Whoever mistypes the URL shall not wait for that server for ever.
-        client.queues().await?;
+        client.queues(None).await?;
         let echo = match trace.needs_echo {
             _ if self.target.is_some() => None,
             NeedsEcho::No => None,

@@ -108,8 +108,15 @@ impl Export {
         let queues = match self.queues.is_empty() {
             false => self.queues.clone(),
             true => {
-                let all = client.queues().await?.value.queues;
-                all.into_iter().map(|it| it.queue).collect()
+                let (mut all, mut after) = (Vec::new(), None);
+                loop {
+                    let page = client.queues(after.as_deref()).await?.value;
+                    all.extend(page.queues.into_iter().map(|it| it.queue));
+                    after = page.next;
+                    if after.is_none() {
+                        break all;
+                    }
+                }
             }
         };
         let mut written = Written {
@@ -202,7 +209,11 @@ impl Export {
                 let mut cursor = None;
                 loop {
                     let page = client.list_with_bodies(queue, *state, cursor.as_deref());
-                    let page = page.await?.value;
+                    let page = match page.await {
+                        // Nothing is left of the queue since the page before.
+                        Err(ClientError::Refused(problem)) if problem.code == "gone" => break,
+                        page => page?.value,
+                    };
                     for item in &page.items {
                         let line =
                             line::of(item).map_err(|source| ClientError::Unintelligible {

@@ -83,6 +83,10 @@ impl Caller {
         loop {
             let path = format!("/v1/queues/default/timers?limit=1000{cursor}");
             let page = self.ask("GET", &path, None).expect("a page");
+            if page.status == 410 {
+                // Nothing is left since the page before.
+                return all;
+            }
             assert_eq!(page.status, 200, "{}", page.body);
             let items = page.body["items"].as_array().expect("items");
             all.extend(items.iter().map(|one| (text(one, "key"), sight(one))));
@@ -104,7 +108,11 @@ impl Caller {
         let mut cursor = String::new();
         loop {
             let path = format!("/v1/queues/default/timers?limit=1&{query}{cursor}");
-            let page = self.ask("GET", &path, None).expect("a page").body;
+            let page = self.ask("GET", &path, None).expect("a page");
+            if page.status == 410 {
+                return false;
+            }
+            let page = page.body;
             if page["items"] != json!([]) {
                 return true;
             }
