@@ -13,6 +13,7 @@ use hyper::Method;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::api::described::requests;
 use crate::api::json::{self, Field, Object};
 use crate::api::problem::Problem;
 use crate::api::timers::{self, Content, SetFields};
@@ -331,7 +332,9 @@ impl Entry {
 fn parse(text: &[u8], line: u64) -> Result<Entry, TraceError> {
     let field = |problem: Problem| TraceError::field(line, &problem);
     let value = json::parse_named("the line", text.trim_ascii_end()).map_err(field)?;
-    let mut object = Field::root(value).object().map_err(field)?;
+    let mut object = Field::root(value)
+        .object_of(&requests::TRACED)
+        .map_err(field)?;
     let operation = object.require("op").map_err(field)?;
     let operation = operation.text().map_err(field)?.into_owned();
     let happened = object.require("t").map_err(field)?;

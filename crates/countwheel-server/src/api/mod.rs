@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 mod cluster;
+pub(crate) mod described;
 mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod idempotency;
@@ -586,6 +587,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/healthz", get(operate::healthz))
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
+        .route("/openapi.json", get(described::pages::document))
+        .route("/reference", get(described::pages::reference))
+        .route("/problems", get(described::pages::problems))
+        .route("/problems/{code}", get(described::pages::problem))
         .route("/v1/queues", get(queues::list))
         .route("/v1/queues:pause", post(drain::pause_all))
         .route("/v1/queues:drain", post(drain::drain_all))

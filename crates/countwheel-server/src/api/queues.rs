@@ -15,6 +15,7 @@ use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::described::requests;
 use super::drain::DrainBody;
 use super::endpoints::{
     above_ceiling, counted, invalid, read_concurrency, read_rate, read_statuses,
@@ -362,7 +363,7 @@ pub(super) fn no_such_queue() -> Problem {
 
 /// Reads the settings of a queue and checks every bound.
 fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::PUT_QUEUE)?;
     let endpoint = object.take("endpoint");
     let policy = object.take("retry");
     let timeout = object.take("timeout");
@@ -479,7 +480,7 @@ fn read_endpoint(field: &Field<'_>, known: &Resources) -> Result<String, Problem
 }
 
 fn read_cloudevents(field: &Field<'_>) -> Result<CloudEvents, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::CLOUDEVENTS)?;
     let source = object.require("source")?;
     let kind = object.require("type")?;
     object.finish()?;
@@ -509,7 +510,7 @@ fn read_limit(field: &Field<'_>, ceilings: &Ceilings) -> Result<u64, Problem> {
 
 /// How long timers are kept once they have ended.
 fn read_retention(field: &Field<'_>, ceilings: &Ceilings) -> Result<Retention, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::RETENTION)?;
     let (done, dead) = (object.take("done"), object.take("dead"));
     object.finish()?;
     let span = |field: &Field<'_>| {

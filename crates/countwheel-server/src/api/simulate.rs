@@ -10,6 +10,7 @@ use countwheel_durable::{Due, Recurrence, RetryPolicy, Schedule};
 use countwheel_time::Timestamp;
 use serde::Serialize;
 
+use super::described::requests;
 use super::json::{self, Field};
 use super::problem::Problem;
 use super::recurrence;
@@ -98,12 +99,12 @@ impl Asked {
 }
 
 fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::SIMULATE)?;
     let policy = object.take("retry");
     let start = object.take("start");
     let limit = object.take("limit");
     let recurrence = recurrence::read(&mut object)?;
-    let one = || object.lacking("exactly one of retry, every, every_after, cron is needed");
+    let one = || object.malformed("exactly one of retry, every, every_after, cron is needed");
     let asked = match (&policy, recurrence) {
         (Some(policy), None) => Asked::Attempts(retry::read(policy)?),
         (None, Some((due, options))) => Asked::Runs(due, options.recurrence.ok_or_else(one)?),

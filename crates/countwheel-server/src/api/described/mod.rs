@@ -1,0 +1,246 @@
+//! The API as one table: every object of requests and answers with its fields, every parameter, every operation.
+//!
+//! The strict reader goes by it ([`Object::shaped`](super::json::Object::shaped), [`Query::of`](super::request::Query::of)),
+//! and `/openapi.json`, `/reference` and `/problems` are written from it. So a field that the table does not have is refused,
+//! and one that it has is described.
+
+pub(crate) mod answers;
+pub(crate) mod openapi;
+pub(crate) mod operations;
+pub(crate) mod pages;
+mod problems;
+pub(crate) mod requests;
+
+/// An object of JSON.
+#[derive(Debug)]
+pub(crate) struct Shape {
+    /// As the document calls it, in one word.
+    pub(crate) name: &'static str,
+    /// What it is, in one line.
+    pub(crate) doc: &'static str,
+    /// Other objects whose fields this one has as well.
+    pub(crate) with: &'static [&'static Shape],
+    pub(crate) fields: &'static [Field],
+    pub(crate) rules: &'static [Rule],
+    /// Whether a later version may have more fields: of answers.
+    pub(crate) is_open: bool,
+}
+
+/// What holds for several fields of an object at once.
+#[derive(Debug)]
+pub(crate) enum Rule {
+    /// Exactly one of these is there, and the document has an object for each.
+    Exactly(&'static [&'static str]),
+    /// At least one of these is there.
+    AnyOf(&'static [&'static str]),
+    /// No two of these are there.
+    AtMostOne(&'static [&'static str]),
+    /// The first is not there without one of the others.
+    Needs(&'static str, &'static [&'static str]),
+}
+
+/// A member of an object.
+#[derive(Debug)]
+pub(crate) struct Field {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) is_required: bool,
+    /// What counts if it is not there; empty for nothing in particular.
+    pub(crate) default: &'static str,
+    /// What it is, in one line.
+    pub(crate) doc: &'static str,
+}
+
+/// What a value may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    /// Any value of JSON.
+    Any,
+    /// A text of so many characters. The pattern is a regular expression for the whole, or empty; the format says what the
+    /// text is, or is empty.
+    Text {
+        least: usize,
+        most: usize,
+        pattern: &'static str,
+        format: &'static str,
+    },
+    /// One of these texts.
+    Words(&'static [&'static str]),
+    /// A whole number.
+    Whole { least: i64, most: u64 },
+    /// A number.
+    Number { least: f64, most: f64 },
+    /// `true` or `false`.
+    Truth,
+    /// Milliseconds or a text.
+    Duration,
+    /// The same with a sign.
+    Shift,
+    /// An object of these fields.
+    Object(&'static Shape),
+    /// An array of so many values.
+    List {
+        of: &'static Kind,
+        least: usize,
+        most: usize,
+    },
+    /// An object whose names are free, within a pattern if it is not empty.
+    Map {
+        of: &'static Kind,
+        most: usize,
+        pattern: &'static str,
+    },
+    /// This, or `null`.
+    Nullable(&'static Kind),
+    /// One of these.
+    Either(&'static [Kind]),
+    /// A kind that many fields have.
+    Named(&'static Named),
+}
+
+/// A kind with a name of its own.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) name: &'static str,
+    pub(crate) doc: &'static str,
+    pub(crate) kind: Kind,
+}
+
+/// A field that has to be there.
+const fn need(name: &'static str, kind: Kind, doc: &'static str) -> Field {
+    Field {
+        name,
+        kind,
+        is_required: true,
+        default: "",
+        doc,
+    }
+}
+
+/// A field that may be there.
+const fn may(name: &'static str, kind: Kind, doc: &'static str) -> Field {
+    Field {
+        is_required: false,
+        ..need(name, kind, doc)
+    }
+}
+
+impl Field {
+    /// The same with what counts if it is not there.
+    const fn or(self, default: &'static str) -> Self {
+        Self { default, ..self }
+    }
+}
+
+impl Shape {
+    /// All fields, those of other objects first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &'static Field> + '_ {
+        let others = self.with.iter().flat_map(|shape| shape.fields);
+        others.chain(self.fields)
+    }
+
+    /// The field of that name.
+    pub(crate) fn field(&self, name: &str) -> Option<&'static Field> {
+        self.all().find(|field| field.name == name)
+    }
+}
+
+/// The kinds of values that JSON tells apart, as bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Types(u8);
+
+impl Types {
+    const NULL: Self = Self(1);
+    const TRUTH: Self = Self(2);
+    const NUMBER: Self = Self(4);
+    const TEXT: Self = Self(8);
+    const ARRAY: Self = Self(16);
+    const OBJECT: Self = Self(32);
+    const ANY: Self = Self(63);
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// That of a value, by its first byte.
+    fn of(raw: &str) -> Self {
+        match raw.as_bytes().first() {
+            Some(b'"') => Self::TEXT,
+            Some(b'{') => Self::OBJECT,
+            Some(b'[') => Self::ARRAY,
+            Some(b't' | b'f') => Self::TRUTH,
+            Some(b'n') => Self::NULL,
+            _ => Self::NUMBER,
+        }
+    }
+}
+
+impl Kind {
+    /// A text of any length.
+    pub(crate) const TEXT: Self = Self::text(0, usize::MAX);
+    /// A whole number of any size.
+    pub(crate) const COUNT: Self = Self::Whole {
+        least: 0,
+        most: u64::MAX,
+    };
+
+    pub(crate) const fn text(least: usize, most: usize) -> Self {
+        Self::Text {
+            least,
+            most,
+            pattern: "",
+            format: "",
+        }
+    }
+
+    pub(crate) const fn whole(least: i64, most: u64) -> Self {
+        Self::Whole { least, most }
+    }
+
+
+    fn types(self) -> Types {
+        match self {
+            Self::Any => Types::ANY,
+            Self::Text { .. } | Self::Words(_) => Types::TEXT,
+            Self::Whole { .. } | Self::Number { .. } => Types::NUMBER,
+            Self::Truth => Types::TRUTH,
+            Self::Duration | Self::Shift => Types::NUMBER.and(Types::TEXT),
+            Self::Object(_) | Self::Map { .. } => Types::OBJECT,
+            Self::List { .. } => Types::ARRAY,
+            Self::Nullable(kind) => kind.types().and(Types::NULL),
+            Self::Either(kinds) => {
+                let types = kinds.iter().map(|kind| kind.types());
+                types.fold(Types(0), Types::and)
+            }
+            Self::Named(named) => named.kind.types(),
+        }
+    }
+
+    /// Whether a value of JSON is of the right type, whatever it says.
+    pub(crate) fn takes(self, raw: &str) -> bool {
+        self.types().0 & Types::of(raw).0 != 0
+    }
+
+    /// What a value of another type should have been.
+    pub(crate) fn must_be(self) -> String {
+        match self {
+            Self::Duration => "must be a number of milliseconds or a text such as 30m".to_owned(),
+            Self::Shift => "must be a number of milliseconds or a text such as -5m".to_owned(),
+            Self::Named(named) => named.kind.must_be(),
+            _ => {
+                let all = [
+                    (Types::TEXT, "a text"),
+                    (Types::NUMBER, "a number"),
+                    (Types::TRUTH, "true or false"),
+                    (Types::ARRAY, "an array"),
+                    (Types::OBJECT, "an object"),
+                    (Types::NULL, "null"),
+                ];
+                let types = self.types();
+                let words = all.iter().filter(|(it, _)| types.0 & it.0 != 0);
+                let words: Vec<_> = words.map(|(_, words)| *words).collect();
+                format!("must be {}", words.join(" or "))
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+"""What schemathesis has to know of the service that the document does not say.
+
+Texts of formats of our own, names of what the proof has made beforehand, and lines of a batch.
+"""
+
+import json
+import os
+import random
+import urllib.request
+
+import schemathesis
+from hypothesis import strategies as st
+
+TIME_SPANS = ["30m", "1h 30m", "250ms", "7d", "PT30M", "15s", "2 hours", "0s"]
+# The answer of a call that leases waits so long at the most.
+SHORT_WAITS = {"0s", "250ms"}
+
+schemathesis.openapi.format("duration-text", st.sampled_from(TIME_SPANS))
+schemathesis.openapi.format(
+    "signed-duration-text", st.sampled_from(TIME_SPANS + ["-5m", "-1h 30m"])
+)
+# Nothing answers there: a delivery is refused at once.
+schemathesis.openapi.format(
+    "target-url",
+    st.sampled_from(["http://127.0.0.1:9/hook", "http://localhost:9/", "https://127.0.0.1:9/a?b=c"]),
+)
+schemathesis.openapi.format("target-path", st.sampled_from(["", "/a", "/a/b?c=d", "?e=%2F"]))
+schemathesis.openapi.format(
+    "signing-secret", st.sampled_from(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
+)
+schemathesis.openapi.format(
+    "timer-key",
+    st.one_of(
+        st.sampled_from(["order-1", "order-2", "{one}/a", "a b", "ä/ö%2F:fire"]),
+        st.text(
+            st.characters(blacklist_categories=("Cc", "Cs")), min_size=1, max_size=64
+        ),
+    ),
+)
+
+OPERATIONS = [
+    {"op": "set", "queue": "orders", "key": "batch-1", "in": "30m", "target": {"url": "http://127.0.0.1:9/"}},
+    {"op": "set", "queue": "orders", "key": "batch-2", "cron": "0 9 * * *", "target": {"endpoint": "shop"}},
+    {"op": "move", "queue": "orders", "key": "batch-1", "by": "-5m"},
+    {"op": "remove", "queue": "orders", "key": "batch-2", "only": "pending"},
+    {"op": "fire", "queue": "orders", "key": "order-1"},
+    {"op": "revive", "queue": "orders", "key": "order-2", "in": 1000},
+    {"op": "ack", "queue": "jobs", "key": "job-1", "token": "000000000000000700000001"},
+    {"op": "nack", "queue": "jobs", "key": "job-2", "token": "000000000000000700000001", "dead": True},
+    {"op": "nothing", "queue": "jobs", "key": "job-2"},
+    {"op": "set", "queue": "orders", "key": "batch-1"},
+]
+schemathesis.openapi.media_type(
+    "application/x-ndjson",
+    st.lists(st.sampled_from(OPERATIONS), max_size=5).map(
+        lambda lines: "".join(json.dumps(line) + "\n" for line in lines).encode()
+    ),
+)
+
+
+@schemathesis.serializer("application/x-ndjson")
+def lines(context, value):
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+@schemathesis.deserializer("application/x-ndjson")
+def answered_lines(context, response):
+    text = response.content.decode()
+    for line in text.splitlines():
+        json.loads(line)
+    return text
+
+
+# What the proof has made: names that lead to something.
+KNOWN = {
+    "queue": ["orders", "jobs", "empty"],
+    "key": ["order-1", "order-2", "order-3", "series-1"],
+    "name": ["shop", "gone"],
+}
+
+
+@schemathesis.hook
+def map_path_parameters(context, path_parameters):
+    """Every other name is one that is there, drawn by the name that was to be."""
+    if not path_parameters:
+        return path_parameters
+    changed = dict(path_parameters)
+    for name, known in KNOWN.items():
+        value = changed.get(name)
+        # What is to be refused stays as it is.
+        if isinstance(value, str) and value.isascii() and value.isalnum():
+            drawn = random.Random(value)
+            if drawn.random() < 0.7:
+                changed[name] = drawn.choice(known)
+    return changed
+
+
+@schemathesis.hook
+def filter_body(context, body):
+    """A call that would wait for leases for seconds is none for a proof."""
+    wait = body.get("wait") if isinstance(body, dict) else None
+    if isinstance(wait, int) and not isinstance(wait, bool):
+        return not 250 < wait <= 60_000
+    return wait not in TIME_SPANS or wait in SHORT_WAITS
+
+
+@schemathesis.hook
+def after_call(context, case, response):
+    """All queues go on: what is asked of one of them later is to be done."""
+    if case.operation.path in ("/v1/queues:pause", "/v1/queues:drain"):
+        base = os.environ["COUNTWHEEL_SERVER"]
+        request = urllib.request.Request(base + "/v1/queues:resume", method="POST")
+        urllib.request.urlopen(request).close()
