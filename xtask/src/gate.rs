@@ -174,6 +174,12 @@ const STAGES: [Stage; 28] = [
         work: Work::Proof(&proofs::DAMAGE),
     },
     Stage {
+        name: "api",
+        what: "schemathesis asks for everything in the document of the API, in due form and not: 10 times each",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::API),
+    },
+    Stage {
         name: "signatures",
         what: "readers that others wrote, in Python and on Node, take the signatures and the events of its deliveries",
         lane: Lane::Server,

@@ -657,7 +657,7 @@ mod tests {
                 "line 1: one of in, at, every, every_after, cron is needed",
             ),
             (
-                r#""op":"set","in":1,"at":2"#,
+                r#""op":"set","in":1,"at":"2026-03-01T12:00:00Z""#,
                 "line 1: only one of in, at may be given",
             ),
             (
@@ -701,7 +701,7 @@ mod tests {
             (r#""op":"move""#, "line 1: exactly one of in, at is needed"),
             (
                 r#""op":"move","by":"5m""#,
-                "line 1: exactly one of in, at is needed",
+                r#"line 1: /by: the field "by" is unknown"#,
             ),
             (
                 r#""op":"move","in":1,"body":1"#,

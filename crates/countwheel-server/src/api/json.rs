@@ -206,7 +206,7 @@ impl<'a> Field<'a> {
             Some(b'[') => Kind::Array,
             Some(b't' | b'f') => Kind::Bool,
             Some(b'n') => Kind::Null,
-            _ => Kind::Number(self.raw),
+            _ => Kind::Number(whole_of(self.raw)),
         }
     }
 
@@ -278,6 +278,18 @@ impl<'a> Field<'a> {
     }
 }
 
+/// A number without a fraction that is nothing: `5.0` is the whole number 5, as in a schema.
+fn whole_of(number: &str) -> &str {
+    let whole = number.split_once('.').filter(|(_, fraction)| {
+        let mut digits = fraction.bytes();
+        digits.all(|digit| digit == b'0')
+    });
+    match whole.map_or(number, |(whole, _)| whole) {
+        "-0" => "0",
+        whole => whole,
+    }
+}
+
 /// A name as part of a JSON pointer (RFC 6901).
 fn escape(name: &str) -> Cow<'_, str> {
     if name.contains(['~', '/']) {
@@ -288,7 +300,7 @@ fn escape(name: &str) -> Cow<'_, str> {
 }
 
 /// An object whose members are taken one by one; what is left at the end is unknown.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Object<'a> {
     members: Vec<(Cow<'a, str>, Field<'a>)>,
     pointer: String,
@@ -529,6 +541,21 @@ mod tests {
         assert!(object.take("key").is_none());
         let rest = format!("{:?}", object.finish().expect_err("x/y is left"));
         assert!(rest.contains("/x~1y"), "{rest}");
+    }
+
+    #[test]
+    fn a_fraction_that_is_nothing_makes_no_other_number() {
+        let whole = |text: &str| {
+            Field::root(parse(text.as_bytes()).unwrap())
+                .whole()
+                .unwrap()
+        };
+        for (text, number) in [("5.0", 5), ("5.000", 5), ("0.0", 0), ("-0", 0), ("-0.0", 0)] {
+            assert_eq!(whole(text), Some(number), "{text}");
+        }
+        for text in ["5.5", "5.01", "5.0e1", "-1", "-1.0", "1e400"] {
+            assert_eq!(whole(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod batch;
 mod dashboard;
 mod degraded;
 mod delivery;
+mod described;
 mod descriptors;
 mod exits;
 mod floods;

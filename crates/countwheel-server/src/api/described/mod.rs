@@ -37,6 +37,10 @@ pub(crate) enum Rule {
     AtMostOne(&'static [&'static str]),
     /// The first is not there without one of the others.
     Needs(&'static str, &'static [&'static str]),
+    /// The first is not there if the second is one of these words.
+    NotWith(&'static str, &'static str, &'static [&'static str]),
+    /// The first is there if the second is this word.
+    With(&'static str, &'static str, &'static str),
 }
 
 /// A member of an object.
@@ -80,6 +84,12 @@ pub(crate) enum Kind {
     Object(&'static Shape),
     /// An array of so many values.
     List {
+        of: &'static Kind,
+        least: usize,
+        most: usize,
+    },
+    /// The same, no two of them alike.
+    Set {
         of: &'static Kind,
         least: usize,
         most: usize,
@@ -197,7 +207,6 @@ impl Kind {
         Self::Whole { least, most }
     }
 
-
     fn types(self) -> Types {
         match self {
             Self::Any => Types::ANY,
@@ -206,7 +215,7 @@ impl Kind {
             Self::Truth => Types::TRUTH,
             Self::Duration | Self::Shift => Types::NUMBER.and(Types::TEXT),
             Self::Object(_) | Self::Map { .. } => Types::OBJECT,
-            Self::List { .. } => Types::ARRAY,
+            Self::List { .. } | Self::Set { .. } => Types::ARRAY,
             Self::Nullable(kind) => kind.types().and(Types::NULL),
             Self::Either(kinds) => {
                 let types = kinds.iter().map(|kind| kind.types());
@@ -242,5 +251,177 @@ impl Kind {
                 format!("must be {}", words.join(" or "))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::Arc;
+
+    use axum::body::Body;
+    use axum::http::{Method, Request as Asked, header};
+    use countwheel_durable::store::MemoryStore;
+    use countwheel_durable::{Attempt, Config, Outcome, Timers};
+    use countwheel_time::{Clock, SystemClock};
+    use tower_service::Service;
+
+    use super::operations::{ALL, Operation};
+    use super::*;
+    use crate::api::{App, router};
+
+    const CONTRACT: &str = include_str!("../../../../../docs/api.md");
+
+    /// The route of a path: what it ends in behind a name is for the handler.
+    fn route(operation: &Operation) -> &'static str {
+        match operation.path.rsplit_once("}:") {
+            Some((before, _)) => &operation.path[..=before.len()],
+            None => operation.path,
+        }
+    }
+
+    /// The paths of `router`, as it is written, with the names that they give to their parts.
+    fn routes() -> BTreeSet<&'static str> {
+        let text = include_str!("../mod.rs");
+        let (_, text) = text.split_once("\npub fn router(").expect("it is there");
+        let (text, _) = text.split_once("\n}\n").expect("it ends");
+        let paths = text.split(".route(").skip(1);
+        let paths = paths.filter_map(|rest| rest.split('"').nth(1));
+        paths.filter(|path| *path != "/echo").collect()
+    }
+
+    #[test]
+    fn the_table_has_every_route_with_its_methods_and_no_other() {
+        let mut wanted: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for operation in ALL {
+            let methods = wanted.entry(route(operation)).or_default();
+            methods.insert(operation.method);
+            if operation.method == "GET" {
+                methods.insert("HEAD");
+            }
+        }
+        assert_eq!(wanted.keys().copied().collect::<BTreeSet<_>>(), routes());
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let (store, handler) = (MemoryStore::new(1), |_: &Attempt| Outcome::done());
+        let timers = Timers::open(store, handler, Arc::clone(&clock), Config::default());
+        let app = App::new(timers.expect("it is in memory"), clock, None, false);
+        let mut router = router(Arc::new(app));
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("it is made");
+        for (path, methods) in wanted {
+            let asked = Asked::builder()
+                .method(Method::OPTIONS)
+                .uri(path.replace(['{', '}'], ""));
+            let asked = asked.header(header::HOST, "localhost").body(Body::empty());
+            let answer = runtime.block_on(router.call(asked.expect("it is a request")));
+            let answer = answer.expect("it answers");
+            let allowed = answer.headers()[header::ALLOW].to_str().expect("text");
+            let allowed: BTreeSet<_> = allowed.split(',').collect();
+            assert_eq!(allowed, methods, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_part_of_a_path_has_a_parameter_and_every_operation_a_name_of_its_own() {
+        let names: BTreeSet<_> = ALL.iter().map(|operation| operation.id).collect();
+        assert_eq!(names.len(), ALL.len());
+        for operation in ALL {
+            let parts = operation.path.matches('{').count();
+            assert_eq!(
+                operation.path_parameters().count(),
+                parts,
+                "{}",
+                operation.path
+            );
+            assert!(!operation.answers.is_empty(), "{}", operation.id);
+        }
+    }
+
+    /// The names in backticks in the first column of the tables below a heading, up to the next one.
+    fn named(heading: &str) -> BTreeSet<String> {
+        let (_, text) = CONTRACT
+            .split_once(&format!("\n{heading}"))
+            .expect("it is there");
+        let text = text.split("\n## ").next().expect("it is there");
+        let text = text.split("\n### ").next().expect("it is there");
+        let rows = text.lines().filter(|line| line.starts_with("| `"));
+        let first = rows.filter_map(|row| row.split(" | ").next());
+        let names = first.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+        names.map(str::to_owned).collect()
+    }
+
+    /// The fields of a shape, those of objects in it with a dot.
+    fn fields(shape: &Shape, deep: &[&str]) -> BTreeSet<String> {
+        let mut all = BTreeSet::new();
+        for field in shape.all() {
+            match field.kind {
+                Kind::Object(inner) if deep.contains(&field.name) => {
+                    let inner = inner.all();
+                    all.extend(inner.map(|it| format!("{}.{}", field.name, it.name)));
+                    if field.name != "target" {
+                        all.insert(field.name.to_owned());
+                    }
+                }
+                _ => drop(all.insert(field.name.to_owned())),
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn the_contract_and_the_table_have_the_same_fields() {
+        let endpoints = "## Endpoints: `GET /v1/endpoints`";
+        assert_eq!(named(endpoints), fields(&requests::PUT_ENDPOINT, &[]));
+        let queue = "## A queue: `GET /v1/queues/{queue}`";
+        assert_eq!(named(queue), fields(&requests::PUT_QUEUE, &[]));
+        let purge = "## Purge: `POST /v1/queues/{queue}:purge`";
+        assert_eq!(named(purge), fields(&requests::PURGE, &[]));
+        let jobs = "## Jobs: `/v1/jobs`";
+        assert_eq!(named(jobs), fields(&requests::JOB, &["filter"]));
+        // Of a set, more tables follow.
+        let mut set = named("## Set: `PUT /v1/queues/{queue}/timers/{key}`");
+        let recurring = named("### Recurring timers");
+        let recurring = recurring
+            .iter()
+            .map(|name| name.split(['"', ':']).find(|it| !it.is_empty()));
+        set.extend(recurring.flatten().map(str::to_owned));
+        let mut described = fields(&requests::SET, &["target"]);
+        // They are in the text, and not in a table.
+        for name in ["zone", "adaptive"] {
+            assert!(
+                CONTRACT.contains(&format!("`\"{name}\"")) && described.remove(name),
+                "{name}"
+            );
+        }
+        assert_eq!(set, described);
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_told_what_it_must_be() {
+        for (kind, takes, must_be) in [
+            (Kind::TEXT, r#""a""#, "must be a text"),
+            (Kind::COUNT, "1", "must be a number"),
+            (Kind::Truth, "true", "must be true or false"),
+            (requests::TAGS, "[]", "must be an array"),
+            (requests::HEADERS, "{}", "must be an object"),
+            (
+                Kind::Nullable(&Kind::TEXT),
+                "null",
+                "must be a text or null",
+            ),
+            (requests::MISSED, "{}", "must be a text or an object"),
+            (
+                requests::DURATION,
+                "1",
+                "must be a number of milliseconds or a text such as 30m",
+            ),
+        ] {
+            assert!(kind.takes(takes), "{kind:?}");
+            assert_eq!(kind.must_be(), must_be);
+            let others = [r#""a""#, "1", "true", "[]", "{}", "null"];
+            let others = others.iter().filter(|other| kind.takes(other)).count();
+            assert!((1..=2).contains(&others), "{kind:?}");
+        }
+        assert!(Kind::Any.takes("null") && Kind::Any.takes("{}"));
     }
 }

@@ -38,6 +38,9 @@ const GROUPS: [(&str, &str); 11] = [
     ("events", "What happens, as it happens."),
 ];
 
+/// No duration is longer: 36,525 days in milliseconds.
+const LONGEST_MS: u64 = 36_525 * 86_400_000;
+
 fn document() -> Value {
     let mut writer = Writer::default();
     let mut paths: Map<String, Value> = Map::new();
@@ -287,11 +290,11 @@ impl Writer {
             }
             Kind::Truth => json!({"type": "boolean"}),
             Kind::Duration => json!({"anyOf": [
-                {"type": "integer", "minimum": 0},
+                {"type": "integer", "minimum": 0, "maximum": LONGEST_MS},
                 {"type": "string", "format": "duration-text"},
             ]}),
             Kind::Shift => json!({"anyOf": [
-                {"type": "integer"},
+                {"type": "integer", "maximum": LONGEST_MS},
                 {"type": "string", "format": "signed-duration-text"},
             ]}),
             Kind::Object(shape) => self.shape(shape),
@@ -303,6 +306,11 @@ impl Writer {
                 if most < usize::MAX {
                     schema["maxItems"] = most.into();
                 }
+                schema
+            }
+            Kind::Set { of, least, most } => {
+                let mut schema = self.kind(Kind::List { of, least, most });
+                schema["uniqueItems"] = true.into();
                 schema
             }
             Kind::Map { of, most, pattern } => {
@@ -424,6 +432,16 @@ fn wrong(rule: &Rule) -> Value {
                 [pair] => pair.clone(),
                 pairs => json!({"anyOf": pairs}),
             }
+        }
+        Rule::NotWith(name, other, words) => {
+            let mut schema = required(&[name, other]);
+            schema["properties"] = json!({*other: {"enum": words}});
+            schema
+        }
+        Rule::With(name, other, word) => {
+            let mut schema = required(&[other]);
+            schema["properties"] = json!({*other: {"const": word}, *name: false});
+            schema
         }
         Rule::Needs(name, others) => {
             let absent: Map<String, Value> = others

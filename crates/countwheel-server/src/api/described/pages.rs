@@ -201,7 +201,10 @@ fn gather(shape: &'static Shape, into: &mut Vec<&'static Shape>) {
 fn gather_of(kind: Kind, into: &mut Vec<&'static Shape>) {
     match kind {
         Kind::Object(shape) => gather(shape, into),
-        Kind::List { of, .. } | Kind::Map { of, .. } | Kind::Nullable(of) => gather_of(*of, into),
+        Kind::List { of, .. }
+        | Kind::Set { of, .. }
+        | Kind::Map { of, .. }
+        | Kind::Nullable(of) => gather_of(*of, into),
         Kind::Either(kinds) => kinds.iter().for_each(|kind| gather_of(*kind, into)),
         Kind::Named(named) => gather_of(named.kind, into),
         _ => {}
@@ -289,10 +292,10 @@ impl Kind {
             Self::Duration => "duration".to_owned(),
             Self::Shift => "signed duration".to_owned(),
             Self::Object(shape) => shape.name.to_owned(),
-            Self::List { of, most, .. } if most < usize::MAX => {
+            Self::List { of, most, .. } | Self::Set { of, most, .. } if most < usize::MAX => {
                 format!("at most {most} of: {}", of.words())
             }
-            Self::List { of, .. } => format!("list of: {}", of.words()),
+            Self::List { of, .. } | Self::Set { of, .. } => format!("list of: {}", of.words()),
             Self::Map { of, .. } => format!("names to: {}", of.words()),
             Self::Nullable(kind) => format!("{} | null", kind.words()),
             Self::Either(kinds) => {

@@ -2,7 +2,6 @@
 
 use super::{Field, Kind, Named, Rule, Shape, may, need};
 
-/// 36,525 days in milliseconds.
 const NAME: &str = r"^[A-Za-z0-9._:-]+$";
 const TAG: &str = "^[A-Za-z0-9._:/=-]+$";
 
@@ -52,7 +51,7 @@ pub(crate) static TIME_TEXT: Named = Named {
     kind: Kind::Text {
         least: 0,
         most: usize::MAX,
-        pattern: "",
+        pattern: "^(19[7-9][0-9]|[2-9][0-9]{3})-",
         format: "date-time",
     },
 };
@@ -113,7 +112,7 @@ pub(crate) const RETRY_POLICY: Kind = Kind::Object(&RETRY);
 pub(crate) const OVERLAP: Kind = Kind::Words(&["skip", "queue"]);
 pub(crate) const METHOD: Kind =
     Kind::Words(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]);
-pub(crate) const TAGS: Kind = Kind::List {
+pub(crate) const TAGS: Kind = Kind::Set {
     of: &Kind::Named(&TAG_TEXT),
     least: 0,
     most: 8,
@@ -811,7 +810,7 @@ pub(crate) static LEASE_OF_QUEUES: Shape = Shape {
     with: &[&LEASE_FIELDS],
     fields: &[need(
         "queues",
-        Kind::List {
+        Kind::Set {
             of: &QUEUE,
             least: 1,
             most: 64,
@@ -935,11 +934,15 @@ pub(crate) static DRAIN: Shape = Shape {
         ),
         may("at", TIME, "With mode fire: nothing starts after this."),
     ],
-    rules: &[Rule::AtMostOne(&["in", "at"])],
+    rules: &[
+        Rule::AtMostOne(&["in", "at"]),
+        Rule::NotWith("in", "mode", &["hold", "remove"]),
+        Rule::NotWith("at", "mode", &["hold", "remove"]),
+    ],
     is_open: false,
 };
 
-const STATES: Kind = Kind::List {
+const STATES: Kind = Kind::Set {
     of: &Kind::Words(&["pending", "done", "dead"]),
     least: 1,
     most: 3,
@@ -1013,7 +1016,10 @@ pub(crate) static JOB: Shape = Shape {
         )
         .or("false"),
     ],
-    rules: &[],
+    rules: &[
+        Rule::With("move", "action", "move"),
+        Rule::NotWith("move", "action", &["remove", "fire", "revive"]),
+    ],
     is_open: false,
 };
 
@@ -1103,8 +1109,27 @@ pub(crate) static MOVE_TO: Shape = Shape {
     doc: "The database of the cluster that all timers move to.",
     with: &[],
     fields: &[
-        need("store", Kind::TEXT, "The URL of the database."),
-        may("schema", Kind::TEXT, "The schema.").or("countwheel"),
+        need(
+            "store",
+            Kind::Text {
+                least: 0,
+                most: usize::MAX,
+                pattern: "^postgres(ql)?://",
+                format: "database-url",
+            },
+            "The URL of the database.",
+        ),
+        may(
+            "schema",
+            Kind::Text {
+                least: 1,
+                most: 63,
+                pattern: "^[a-z_][a-z0-9_]*$",
+                format: "",
+            },
+            "The schema.",
+        )
+        .or("countwheel"),
         may(
             "store_ca",
             Kind::TEXT,
