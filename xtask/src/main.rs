@@ -56,7 +56,7 @@ cargo xtask nodes-patroni      10 failovers of a PostgreSQL by Patroni under thr
 cargo xtask nodes-builds OLD NEW
                                two builds of the program in one cluster, and an upgrade of its tables
 cargo xtask moves-long         50 moves of a service into a cluster, each killed; 10 minutes
-cargo xtask api-long           schemathesis asks 100 times for everything in the document of the API, two minutes
+cargo xtask api-long           schemathesis asks 100 times for everything in the document, 5 minutes
 cargo xtask clock-long         100 random scenarios of clocks that are set, about 6 minutes
 
 Stages, in order:";

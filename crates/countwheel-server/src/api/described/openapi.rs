@@ -214,7 +214,12 @@ impl Writer {
                 });
             }
             AnswerBody::Of(media) => {
-                object["content"] = json!({media: {"schema": {"type": "string"}}});
+                let media = media.iter();
+                let content = media.map(|media| {
+                    let schema = json!({"schema": {"type": "string"}});
+                    ((*media).to_owned(), schema)
+                });
+                object["content"] = Value::Object(content.collect());
             }
             AnswerBody::Page(kind) => {
                 object["content"] = json!({
@@ -412,16 +417,18 @@ fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
+/// Properties that are not there.
+fn absent(names: &[&str]) -> Value {
+    let absent = names.iter().map(|name| ((*name).to_owned(), false.into()));
+    Value::Object(absent.collect())
+}
+
 /// What an object is that breaks a rule.
 fn wrong(rule: &Rule) -> Value {
     let required = |names: &[&str]| json!({"required": names});
     match rule {
         Rule::AnyOf(names) | Rule::Exactly(names) => {
-            let absent: Map<String, Value> = names
-                .iter()
-                .map(|name| ((*name).to_owned(), false.into()))
-                .collect();
-            json!({"properties": absent})
+            json!({"properties": absent(names)})
         }
         Rule::AtMostOne(names) => {
             let pairs = names.iter().enumerate().flat_map(|(at, one)| {
@@ -444,12 +451,8 @@ fn wrong(rule: &Rule) -> Value {
             schema
         }
         Rule::Needs(name, others) => {
-            let absent: Map<String, Value> = others
-                .iter()
-                .map(|name| ((*name).to_owned(), false.into()))
-                .collect();
             let mut schema = required(&[name]);
-            schema["properties"] = absent.into();
+            schema["properties"] = absent(others);
             schema
         }
     }

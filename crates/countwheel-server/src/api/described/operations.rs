@@ -63,8 +63,8 @@ pub(crate) enum AnswerBody {
     Json(Kind),
     /// Objects in lines.
     Lines(&'static [Kind]),
-    /// Of this media type.
-    Of(&'static str),
+    /// A text of one of these media types.
+    Of(&'static [&'static str]),
     /// An object, or a page for people.
     Page(Kind),
 }
@@ -1103,7 +1103,7 @@ pub(crate) static METRICS: Operation = Operation {
     answers: &[Answer {
         status: 200,
         doc: "Metrics in the text format of Prometheus, or in OpenMetrics.",
-        body: AnswerBody::Of("text/plain"),
+        body: AnswerBody::Of(&["text/plain", "application/openmetrics-text"]),
         headers: &[],
     }],
     ..operation(
@@ -1133,7 +1133,7 @@ pub(crate) static REFERENCE: Operation = Operation {
     answers: &[Answer {
         status: 200,
         doc: "A page.",
-        body: AnswerBody::Of("text/html"),
+        body: AnswerBody::Of(&["text/html"]),
         headers: &[],
     }],
     ..operation(
