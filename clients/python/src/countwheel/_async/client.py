@@ -1,0 +1,785 @@
+"""The client: each verb of the API, by its name there."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Iterable, List, Literal, Union, cast
+
+import httpcore
+
+from .._batch import IfMatch, LeaseName, LineReader, Op
+from .._encode import (
+    Duration,
+    Time,
+    TimerFields,
+    Unpack,
+    due,
+    duration,
+    query,
+    segment,
+    timer_fields,
+    to_json,
+)
+from .._errors import BatchEnded, CountwheelError, Cut, NotCountwheel, OutcomeUnknown
+from .._events import Event, EventReader
+from .._exchange import (
+    MAX_ANSWER,
+    MAX_PROBLEM,
+    USER_AGENT,
+    Answer,
+    Attempts,
+    Call,
+    Retries,
+    Server,
+    authorization_of,
+    failure_of,
+    headers_of,
+    read_json,
+    refusal,
+    server_of,
+)
+from .._types import (
+    BatchLine,
+    BatchResult,
+    BeginJob,
+    Cluster,
+    Drained,
+    Endpoint,
+    EndpointRemoved,
+    Endpoints,
+    EndpointTested,
+    Job,
+    Jobs,
+    Lease,
+    LeaseResult,
+    Moved,
+    Nodes,
+    PurgeFilter,
+    PutEndpoint,
+    PutQueue,
+    Queue,
+    QueueCounts,
+    QueuePurge,
+    QueueRemoved,
+    Queues,
+    Removed,
+    Resumed,
+    Shards,
+    Simulate,
+    SimulatedAttempts,
+    SimulatedRuns,
+    Target,
+    TestEndpoint,
+    Timer,
+    TimerPage,
+    WasSet,
+)
+from . import io
+
+#: A batch goes out in requests of at most so many operations, and about so many bytes.
+BATCH_OPERATIONS = 5000
+BATCH_BYTES = 4 << 20
+#: How long a stream of events may be silent. The service says something every 15 s.
+EVENTS_SILENCE = 45.0
+
+Simulated = Union[SimulatedAttempts, SimulatedRuns]
+
+
+class AsyncClient:
+    """Speaks to a service, or to the nodes of a cluster, which are asked in turn. Connects when first used.
+
+    ``timeout`` is for one attempt, in seconds; ``retries`` says how attempts are repeated. Many
+    callers may use it at a time, but for its closing.
+    """
+
+    def __init__(
+        self,
+        servers: Union[str, Sequence[str]],
+        *,
+        token: str | None = None,
+        timeout: float = 10.0,
+        retries: Retries = Retries(),
+        ssl_context: ssl.SSLContext | None = None,
+        max_answer: int = MAX_ANSWER,
+    ) -> None:
+        named = [servers] if isinstance(servers, str) else servers
+        self._servers: List[Server] = [server_of(text) for text in named]
+        if not self._servers:
+            raise ValueError("a client needs the URL of a server")
+        self._authorization = authorization_of(token)
+        self._timeout = timeout
+        self._retries = retries
+        self._max_answer = max_answer
+        self._pool = io.pool(ssl_context)
+        self._turn = 0
+
+    def with_options(self, *, timeout: float | None = None, retries: Retries | None = None) -> AsyncClient:
+        """The same client with other limits. Both share their connections, and one of them is to be closed."""
+        other = object.__new__(AsyncClient)
+        other.__dict__.update(self.__dict__)
+        other._timeout = self._timeout if timeout is None else timeout
+        other._retries = self._retries if retries is None else retries
+        return other
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._pool.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    # Timers
+
+    async def set(
+        self,
+        queue: str,
+        key: str,
+        *,
+        if_match: IfMatch | None = None,
+        if_none_match: Literal["*"] | None = None,
+        traceparent: str | None = None,
+        **fields: Unpack[TimerFields],
+    ) -> WasSet:
+        """Sets a timer, in place of whatever has its key.
+
+        ``if_none_match="*"`` sets only if there is none, ``if_match`` only the one of that revision, or with ``"*"`` any.
+        """
+        call = Call("PUT", _timer(queue, key), to_json(timer_fields(fields)), keys=("revision", "due"))
+        call.repeatable = True
+        call.headers = _preconditions(if_match, if_none_match) | _traced(traceparent)
+        return cast(WasSet, await self._ask(call))
+
+    async def post(
+        self,
+        queue: str,
+        *,
+        idempotency_key: str | None = None,
+        traceparent: str | None = None,
+        **fields: Unpack[TimerFields],
+    ) -> WasSet:
+        """Sets a timer whose key the service draws.
+
+        With an ``idempotency_key`` the request is repeated safely: for 24 h the same request has the same answer and sets
+        nothing more.
+        """
+        call = Call("POST", _queue(queue) + "/timers", to_json(timer_fields(fields)), keys=("key", "revision"))
+        call.headers = _traced(traceparent)
+        if idempotency_key is not None:
+            call.headers["Idempotency-Key"] = _quoted(idempotency_key)
+            call.repeatable = call.replays = True
+        return cast(WasSet, await self._ask(call))
+
+    async def move(
+        self,
+        queue: str,
+        key: str,
+        *,
+        in_: Duration | None = None,
+        at: Time | None = None,
+        by: Duration | None = None,
+        if_match: IfMatch | None = None,
+    ) -> Moved:
+        """Moves a pending timer: to a duration from now, to a time, or by a duration, which may be negative.
+
+        A move ``by`` a duration is not repeated without a revision, since two of them would move twice as far.
+        """
+        call = Call("PATCH", _timer(queue, key), to_json(due(in_, at, by)), keys=("revision", "old_due"))
+        call.headers = _preconditions(if_match)
+        call.repeatable = by is None or isinstance(if_match, int)
+        return cast(Moved, await self._ask(call))
+
+    async def remove(
+        self, queue: str, key: str, *, only_pending: bool = False, if_match: IfMatch | None = None
+    ) -> Removed:
+        """Removes a timer, and says what it was doing. No attempt starts afterwards."""
+        call = Call("DELETE", _timer(queue, key) + ("?only=pending" if only_pending else ""), keys=("was",))
+        call.headers = _preconditions(if_match)
+        call.repeatable = True
+        return cast(Removed, await self._ask(call))
+
+    async def get(self, queue: str, key: str) -> Timer:
+        """A timer as it stands."""
+        return cast(Timer, await self._ask(_read(_timer(queue, key), "revision", "state")))
+
+    async def list_page(
+        self,
+        queue: str,
+        *,
+        state: str | None = None,
+        prefix: str | None = None,
+        due_after: Time | None = None,
+        due_before: Time | None = None,
+        tags: Sequence[str] | None = None,
+        bodies: bool = False,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> TimerPage:
+        """One page of the timers of a queue, in order of their due times, and the cursor of the next one."""
+        parameters = {
+            "state": state,
+            "prefix": prefix,
+            "due_after": due_after,
+            "due_before": due_before,
+            "tag": tags or None,
+            "bodies": "text" if bodies else None,
+            "limit": limit,
+            "after": after,
+        }
+        return cast(
+            TimerPage,
+            await self._ask(_read(_queue(queue) + "/timers" + query(parameters), "items", "next")),
+        )
+
+    async def list(
+        self,
+        queue: str,
+        *,
+        state: str | None = None,
+        prefix: str | None = None,
+        due_after: Time | None = None,
+        due_before: Time | None = None,
+        tags: Sequence[str] | None = None,
+        bodies: bool = False,
+        limit: int | None = None,
+    ) -> AsyncIterator[Timer]:
+        """The timers of a queue, in order of their due times, page by page. ``limit`` is for a page."""
+        after: str | None = None
+        while True:
+            page = await self.list_page(
+                queue,
+                state=state,
+                prefix=prefix,
+                due_after=due_after,
+                due_before=due_before,
+                tags=tags,
+                bodies=bodies,
+                limit=limit,
+                after=after,
+            )
+            for timer in page["items"]:
+                yield timer
+            after = page["next"]
+            if after is None:
+                return
+
+    async def fire(self, queue: str, key: str) -> Moved:
+        """Makes a pending timer due now."""
+        return cast(Moved, await self._ask(Call("POST", _timer(queue, key) + ":fire", keys=("revision", "due"))))
+
+    async def revive(
+        self, queue: str, key: str, *, in_: Duration | None = None, at: Time | None = None
+    ) -> Moved:
+        """Makes a dead timer pending from the start of its schedule, now or when it says."""
+        fields = due(in_, at)
+        call = Call("POST", _timer(queue, key) + ":revive", to_json(fields) if fields else None)
+        call.keys = ("revision", "due")
+        return cast(Moved, await self._ask(call))
+
+    async def resend(
+        self, queue: str, key: str, *, target: Target | None = None, if_match: IfMatch | None = None
+    ) -> WasSet:
+        """Sends a timer again that is done, dead, or pending after a failure: to its target, or to another."""
+        body = None if target is None else to_json({"target": target})
+        call = Call("POST", _timer(queue, key) + ":resend", body, keys=("revision", "due"))
+        call.headers = _preconditions(if_match)
+        # The revision that it names is gone once it is done.
+        call.repeatable = isinstance(if_match, int)
+        return cast(WasSet, await self._ask(call))
+
+    # Batches
+
+    async def batch(self, operations: io.Many[Op]) -> AsyncIterator[BatchLine]:
+        """Does operations one after the other, and gives the result of each, in their order.
+
+        The operations go out in requests of up to 5,000, so any number of them may be given. A refused operation is a result
+        with its ``status`` and ``code``, and the others go on. ``i`` counts from 0 over all requests.
+        """
+        first, lines, size = 0, [], 0
+        async for operation in io.each(operations):
+            line = to_json(operation) + b"\n"
+            lines.append(line)
+            size += len(line)
+            if len(lines) >= BATCH_OPERATIONS or size >= BATCH_BYTES:
+                async for result in self._some(first, lines):
+                    yield result
+                first, lines, size = first + len(lines), [], 0
+        if lines:
+            async for result in self._some(first, lines):
+                yield result
+
+    async def _some(self, first: int, lines: Sequence[bytes]) -> AsyncIterator[BatchLine]:
+        """Does operations of one request, of which the first has that number."""
+        call = Call("POST", "/v1/batch", b"".join(lines), content_type="application/x-ndjson")
+        done, reader, ended = first, LineReader(), False
+        async with AsyncExitStack() as stack:
+            stream = await self._open(call, stack, silence=self._timeout + 30)
+            try:
+                async for chunk in stream.aiter_stream():
+                    for line in reader.feed(chunk):
+                        if "end" in line:
+                            ended = True
+                            if line["end"] is not True:
+                                raise BatchEnded(str(line.get("reason")), done=done)
+                        else:
+                            line["i"] = done
+                            done += 1
+                            yield cast(BatchLine, line)
+            except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.RemoteProtocolError) as error:
+                raise _broken(done) from error
+        if not ended:
+            raise _broken(done)
+
+    async def batch_atomic(self, operations: Iterable[Op]) -> List[BatchResult]:
+        """Does all of the operations or none, in one commit: at most 10,000 of them and 64 MiB.
+
+        A refused operation refuses all: ``item`` in the ``body`` of the :class:`Problem` is its number.
+        """
+        body = b"".join(to_json(operation) + b"\n" for operation in operations)
+        call = Call("POST", "/v1/batch?atomic=true", body, content_type="application/x-ndjson", keys=("results",))
+        return cast(List[BatchResult], (await self._ask(call))["results"])
+
+    # Queues
+
+    async def queues(self) -> AsyncIterator[QueueCounts]:
+        """The queues with the counts of their timers."""
+        after: str | None = None
+        while True:
+            page = cast(Queues, await self._ask(_read("/v1/queues" + query({"after": after}), "queues")))
+            for queue in page["queues"]:
+                yield queue
+            after = cast(Mapping[str, Any], page).get("next")
+            if after is None:
+                return
+
+    async def queue(self, queue: str) -> Queue:
+        """The settings of a queue, with the counts of its timers."""
+        return cast(Queue, await self._ask(_read(_queue(queue), "queue", "revision")))
+
+    async def put_queue(
+        self,
+        queue: str,
+        settings: PutQueue,
+        *,
+        if_match: IfMatch | None = None,
+        if_none_match: Literal["*"] | None = None,
+    ) -> Queue:
+        """Gives a queue settings, in place of those that it had."""
+        call = Call("PUT", _queue(queue), to_json(settings), keys=("queue", "revision"))
+        call.headers = _preconditions(if_match, if_none_match)
+        call.repeatable = True
+        return cast(Queue, await self._ask(call))
+
+    async def remove_queue(self, queue: str, *, if_match: IfMatch | None = None) -> QueueRemoved:
+        """Removes the settings of a queue that has no timers."""
+        call = Call("DELETE", _queue(queue), keys=("removed",), repeatable=True)
+        call.headers = _preconditions(if_match)
+        return cast(QueueRemoved, await self._ask(call))
+
+    async def pause(
+        self, queue: str | None, *, in_: Duration | None = None, at: Time | None = None
+    ) -> Drained:
+        """Pauses a queue, or all of them (``None``): it takes timers, and starts none, until a resume or until then."""
+        call = Call("POST", _queues(queue) + ":pause", to_json(due(in_, at)), keys=("queue", "left"))
+        call.repeatable = True
+        return cast(Drained, await self._ask(call))
+
+    async def drain(
+        self,
+        queue: str | None,
+        mode: Literal["fire", "hold", "remove"],
+        *,
+        in_: Duration | None = None,
+        at: Time | None = None,
+    ) -> Drained:
+        """Drains a queue, or all of them (``None``): it takes no timers, and ``mode`` rules those that it has.
+
+        With ``"remove"`` the answer has the only copy of the timers in it: at most 1,000 a call. Ask again until ``removed``
+        is empty. Such a call is not repeated by itself.
+        """
+        call = Call("POST", _queues(queue) + ":drain", to_json({"mode": mode, **due(in_, at)}), keys=("queue", "left"))
+        call.repeatable = mode != "remove"
+        return cast(Drained, await self._ask(call))
+
+    async def resume(self, queue: str | None) -> Resumed:
+        """Ends the pause or drain of a queue, or that of all (``None``)."""
+        call = Call("POST", _queues(queue) + ":resume", keys=("queue", "was"), repeatable=True)
+        return cast(Resumed, await self._ask(call))
+
+    async def purge(self, queue: str, filter: PurgeFilter | None = None) -> QueuePurge:
+        """Removes timers of a queue in the background: those that the filter selects."""
+        call = Call("POST", _queue(queue) + ":purge", to_json(filter or {}), keys=("queue", "purge"))
+        return cast(QueuePurge, await self._ask(call))
+
+    async def cancel_purge(self, queue: str) -> QueuePurge:
+        """Ends the purge of a queue. What was removed stays removed."""
+        return cast(QueuePurge, await self._ask(Call("POST", _queue(queue) + ":cancel-purge", keys=("queue", "purge"))))
+
+    # Jobs
+
+    async def start_job(self, job: BeginJob) -> Job:
+        """Removes, moves, fires or revives many timers of a queue in the background."""
+        return cast(Job, await self._ask(Call("POST", "/v1/jobs", to_json(job), keys=("id", "action"))))
+
+    async def jobs(self) -> List[Job]:
+        """The jobs that run, and those that have ended within the hour."""
+        return cast(Jobs, await self._ask(_read("/v1/jobs", "jobs")))["jobs"]
+
+    async def job(self, id: int) -> Job:
+        """A job as it stands."""
+        return cast(Job, await self._ask(_read(f"/v1/jobs/{id}", "id", "action")))
+
+    async def cancel_job(self, id: int) -> Job:
+        """Cancels a job. What was changed stays changed."""
+        call = Call("POST", f"/v1/jobs/{id}:cancel", keys=("id", "action"), repeatable=True)
+        return cast(Job, await self._ask(call))
+
+    # Endpoints
+
+    async def endpoints(self, *, limit: int | None = None) -> AsyncIterator[Endpoint]:
+        """The endpoints, in order of their names, page by page."""
+        after: str | None = None
+        while True:
+            path = "/v1/endpoints" + query({"limit": limit, "after": after})
+            page = cast(Endpoints, await self._ask(_read(path, "endpoints", "next")))
+            for endpoint in page["endpoints"]:
+                yield endpoint
+            after = page["next"]
+            if after is None:
+                return
+
+    async def endpoint(self, name: str) -> Endpoint:
+        """An endpoint, but nothing that is secret."""
+        return cast(Endpoint, await self._ask(_read(_endpoint(name), "endpoint", "revision")))
+
+    async def put_endpoint(
+        self,
+        name: str,
+        endpoint: PutEndpoint,
+        *,
+        if_match: IfMatch | None = None,
+        if_none_match: Literal["*"] | None = None,
+    ) -> Endpoint:
+        """Makes an endpoint, or puts another in its place."""
+        call = Call("PUT", _endpoint(name), to_json(endpoint), keys=("endpoint", "revision"))
+        call.headers = _preconditions(if_match, if_none_match)
+        call.repeatable = True
+        return cast(Endpoint, await self._ask(call))
+
+    async def remove_endpoint(self, name: str, *, if_match: IfMatch | None = None) -> EndpointRemoved:
+        """Removes an endpoint that no timer and no queue names."""
+        call = Call("DELETE", _endpoint(name), keys=("endpoint", "removed"), repeatable=True)
+        call.headers = _preconditions(if_match)
+        return cast(EndpointRemoved, await self._ask(call))
+
+    async def test_endpoint(self, name: str, request: TestEndpoint | None = None) -> EndpointTested:
+        """Sends one request to an endpoint now, and says what came of it."""
+        call = Call("POST", _endpoint(name) + ":test", to_json(request or {}), keys=("endpoint", "attempt"), waits=30.0)
+        return cast(EndpointTested, await self._ask(call))
+
+    # Leases
+
+    async def lease(
+        self,
+        queues: Union[str, Sequence[str]],
+        *,
+        max: int = 1,
+        lease: Duration | None = None,
+        wait: float = 0.0,
+        worker: str | None = None,
+    ) -> List[Lease]:
+        """Leases timers that are due of a queue of mode ``pull``, or of several. ``wait`` is in seconds, at most 60."""
+        request: dict[str, Any] = {"max": max}
+        if lease is not None:
+            request["lease"] = duration(lease)
+        if wait > 0:
+            request["wait"] = int(wait * 1000)
+        if worker is not None:
+            request["worker"] = worker
+        if isinstance(queues, str):
+            path = _queue(queues) + ":lease"
+        else:
+            path = "/v1/leases"
+            request["queues"] = [*queues]
+        call = Call("POST", path, to_json(request), keys=("leases",), waits=wait)
+        return cast(List[Lease], (await self._ask(call))["leases"])
+
+    async def ack(self, lease: LeaseName) -> LeaseResult:
+        """Says that what was leased is done. ``lease_lost`` if the lease is over."""
+        return await self._settle("ack", lease, {})
+
+    async def nack(
+        self,
+        lease: LeaseName,
+        *,
+        in_: Duration | None = None,
+        dead: bool = False,
+        detail: str | None = None,
+    ) -> LeaseResult:
+        """Says that what was leased has failed: the next attempt comes as ``retry`` says, after ``in_``, or never."""
+        more: dict[str, Any] = due(in_, None)
+        if dead:
+            more["dead"] = True
+        if detail is not None:
+            more["detail"] = detail
+        return await self._settle("nack", lease, more)
+
+    async def extend(self, lease: LeaseName, by: Duration) -> LeaseResult:
+        """Lets a lease end so long from now."""
+        return await self._settle("extend", lease, {"lease": duration(by)})
+
+    async def ack_many(self, leases: Sequence[LeaseName]) -> List[LeaseResult]:
+        """Says that up to 1,000 leases are done. Each result has its own ``status``."""
+        return await self._settle_many("ack", leases, {})
+
+    async def extend_many(self, leases: Sequence[LeaseName], by: Duration) -> List[LeaseResult]:
+        """Lets up to 1,000 leases end so long from now. Each result has its own ``status``."""
+        return await self._settle_many("extend", leases, {"lease": duration(by)})
+
+    async def _settle(self, verb: str, lease: LeaseName, more: Mapping[str, Any]) -> LeaseResult:
+        body = to_json({**_lease_name(lease), **more})
+        # The token is a precondition: a repeat does nothing that the first has not done.
+        call = Call("POST", f"/v1/leases:{verb}", body, keys=("status",), repeatable=True)
+        return cast(LeaseResult, await self._ask(call))
+
+    async def _settle_many(
+        self, verb: str, leases: Sequence[LeaseName], more: Mapping[str, Any]
+    ) -> List[LeaseResult]:
+        items = [{**_lease_name(lease), **more} for lease in leases]
+        call = Call("POST", f"/v1/leases:{verb}", to_json({"items": items}), keys=("results",), repeatable=True)
+        return cast(List[LeaseResult], (await self._ask(call))["results"])
+
+    # Events
+
+    async def events(
+        self,
+        *,
+        namespace: str | None = None,
+        queue: str | None = None,
+        prefix: str | None = None,
+        kinds: Sequence[str] | None = None,
+        after: str | None = None,
+    ) -> AsyncIterator[Event]:
+        """What happens from now on, or after the event of that ``id``, without an end.
+
+        A stream that breaks off is resumed after its last event. The kind ``gap`` says that events are missing there: what
+        they were about has to be read anew. The service that stays away for longer than the ``total`` of the client's
+        :class:`Retries` raises the error of the last attempt.
+        """
+        path = "/v1/events" + query(
+            {"namespace": namespace, "queue": queue, "prefix": prefix, "kinds": kinds or None}
+        )
+        failures = 0
+        while True:
+            call = Call("GET", path, repeatable=True, changes=False)
+            call.headers = {"Accept": "text/event-stream"}
+            if after is not None:
+                call.headers["Last-Event-ID"] = after
+            reader = EventReader(after or "")
+            async with AsyncExitStack() as stack:
+                stream = await self._open(call, stack, silence=EVENTS_SILENCE, kind="text/event-stream")
+                try:
+                    async for chunk in stream.aiter_stream():
+                        for event in reader.feed(chunk):
+                            failures = 0
+                            yield event
+                except (httpcore.NetworkError, httpcore.TimeoutException, httpcore.RemoteProtocolError):
+                    pass
+            after = reader.last or after
+            failures += 1
+            self._turn += 1
+            await io.sleep(self._retries.delay(failures, reader.retry))
+
+    # What is asked beside
+
+    async def simulate(self, request: Simulate) -> Simulated:
+        """When each attempt would come under a retry policy, or each run of a schedule."""
+        call = Call("POST", "/v1/simulate", to_json(request), keys=("then",), repeatable=True, changes=False)
+        return cast(Simulated, await self._ask(call))
+
+    async def cluster(self) -> Cluster:
+        """The cluster at a glance."""
+        return cast(Cluster, await self._ask(_read("/v1/cluster", "node", "shards")))
+
+    async def cluster_nodes(self) -> Nodes:
+        """All nodes that have joined and not left."""
+        return cast(Nodes, await self._ask(_read("/v1/cluster/nodes", "nodes")))
+
+    async def cluster_shards(self) -> Shards:
+        """All shards, with their owners."""
+        return cast(Shards, await self._ask(_read("/v1/cluster/shards", "shards")))
+
+    # How it is asked
+
+    async def _ask(self, call: Call) -> dict[str, Any]:
+        attempts = Attempts(call, self._retries)
+        while True:
+            try:
+                answer = await self._once(call, attempts.left())
+                return read_json(call, answer)
+            except CountwheelError as error:
+                self._next_server(error)
+                delay = attempts.failed(error)
+            await io.sleep(delay)
+
+    def _next_server(self, error: CountwheelError) -> None:
+        """Turns to another node, which may be there, after an error that may pass."""
+        if error.transient:
+            self._turn += 1
+
+    async def _once(self, call: Call, left: float) -> Answer:
+        """One attempt, to its end."""
+        within = max(0.001, min(self._timeout + call.waits, left))
+        sent = _Sent()
+        server = self._servers[self._turn % len(self._servers)]
+        try:
+            with io.fail_after(within):
+                async with self._stream(call, server, within, sent) as stream:
+                    answer = Answer(stream.status, headers_of(stream.headers))
+                    return await self._read(answer, stream)
+        except Exception as error:
+            raise failure_of(error, server=server.text, sent=sent.head, within=within) from error
+
+    async def _read(self, answer: Answer, stream: httpcore.Response) -> Answer:
+        """Reads the body of an answer, as far as it may go."""
+        most = self._max_answer if 200 <= answer.status < 300 else MAX_PROBLEM
+        chunks, size = [], 0
+        async for chunk in stream.aiter_stream():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > most:
+                raise NotCountwheel(f"the answer is longer than {most} bytes", status=answer.status)
+        answer.body = b"".join(chunks)
+        return answer
+
+    async def _open(
+        self, call: Call, stack: AsyncExitStack, *, silence: float, kind: str = "application/x-ndjson"
+    ) -> httpcore.Response:
+        """The stream that answers a call, which ends with the stack. Each read of it may take as long as the silence."""
+        attempts = Attempts(call, self._retries)
+        while True:
+            try:
+                return await self._open_once(call, stack, attempts.left(), silence, kind)
+            except CountwheelError as error:
+                self._next_server(error)
+                delay = attempts.failed(error)
+            await io.sleep(delay)
+
+    async def _open_once(
+        self, call: Call, stack: AsyncExitStack, left: float, silence: float, kind: str
+    ) -> httpcore.Response:
+        within = max(0.001, min(self._timeout, left))
+        sent = _Sent()
+        server = self._servers[self._turn % len(self._servers)]
+        try:
+            async with AsyncExitStack() as opened:
+                with io.fail_after(within):
+                    stream: httpcore.Response = await opened.enter_async_context(
+                        self._stream(call, server, silence, sent)
+                    )
+                    answer = Answer(stream.status, headers_of(stream.headers))
+                    if not 200 <= stream.status < 300:
+                        raise refusal(await self._read(answer, stream))
+                    found = (answer.header("content-type") or "").partition(";")[0].strip().lower()
+                    if found != kind:
+                        raise NotCountwheel(f"{stream.status} with {found!r} in place of {kind}", status=stream.status)
+                await stack.enter_async_context(opened.pop_all())
+                return stream
+        except Exception as error:
+            raise failure_of(error, server=server.text, sent=sent.head, within=within) from error
+
+    def _stream(self, call: Call, server: Server, within: float, sent: _Sent) -> Any:
+        headers = {
+            "Host": server.name,
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": USER_AGENT,
+            **self._authorization,
+            **call.headers,
+        }
+        if call.body is not None:
+            headers["Content-Type"] = call.content_type
+        return self._pool.stream(
+            call.method,
+            server.url(call.path),
+            headers=[*headers.items()],
+            content=call.body,
+            extensions={
+                "timeout": {name: within for name in ("connect", "read", "write", "pool")},
+                "trace": sent.trace,
+            },
+        )
+
+
+class _Sent:
+    """Notes whether the head of a request has left."""
+
+    head = False
+
+    async def trace(self, name: str, info: Mapping[str, Any]) -> None:
+        if name.endswith("send_request_headers.started"):
+            self.head = True
+
+
+def _read(path: str, *keys: str) -> Call:
+    return Call("GET", path, keys=keys, repeatable=True, changes=False)
+
+
+def _queue(queue: str) -> str:
+    return f"/v1/queues/{segment(queue)}"
+
+
+def _queues(queue: str | None) -> str:
+    return "/v1/queues" if queue is None else _queue(queue)
+
+
+def _timer(queue: str, key: str) -> str:
+    return f"{_queue(queue)}/timers/{segment(key)}"
+
+
+def _endpoint(name: str) -> str:
+    return f"/v1/endpoints/{segment(name)}"
+
+
+def _lease_name(lease: LeaseName) -> dict[str, str]:
+    return {"queue": lease["queue"], "key": lease["key"], "token": lease["token"]}
+
+
+def _preconditions(if_match: IfMatch | None, if_none_match: Literal["*"] | None = None) -> dict[str, str]:
+    headers = {}
+    if if_match is not None:
+        headers["If-Match"] = "*" if if_match == "*" else f'"{if_match}"'
+    if if_none_match is not None:
+        headers["If-None-Match"] = if_none_match
+    return headers
+
+
+def _traced(traceparent: str | None) -> dict[str, str]:
+    return {} if traceparent is None else {"traceparent": _header(traceparent)}
+
+
+def _quoted(key: str) -> str:
+    escaped = _header(key).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _header(text: str) -> str:
+    if not text or any(not " " <= character <= "~" for character in text):
+        raise ValueError(f"{text!r} is empty, or has a character that no header can carry")
+    return text
+
+
+def _broken(done: int) -> OutcomeUnknown:
+    error = OutcomeUnknown(f"the answer to a batch broke off: of operation {done} and later ones there is no result")
+    error.operations_done = done
+    return error

@@ -1,0 +1,303 @@
+"""Each verb, with either client, against the real service."""
+
+from __future__ import annotations
+
+import threading
+import unittest
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from countwheel import Op, Problem, Unauthorized, read_time
+
+from .support import SOON, BothClients, Service, until
+
+#: Nothing listens there.
+URL = "http://127.0.0.1:9/hook"
+
+
+class Verbs(BothClients):
+    service: Service
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        super().setUpClass()
+        cls.service = Service("--allow-private-targets")
+        cls.addClassCleanup(cls.service.close)
+
+    def asked(self) -> Any:
+        return self.each(self.service.url, retries=SOON)
+
+    def refused(self, code: str, what: Any, *given: Any, **named: Any) -> Problem:
+        with self.assertRaises(Problem) as caught:
+            what(*given, **named)
+        self.assertEqual(caught.exception.code, code)
+        return caught.exception
+
+    def test_a_timer_is_set_got_moved_and_removed(self) -> None:
+        for queue, client in self.asked():
+            for key in ("k", "a/b c", "..", ".", "ä:fire", "100%", "a?b#c", "x;y=z"):
+                was = client.set(queue, key, in_="2h", url=URL, body={"n": [1, None, "ü"]})
+                self.assertEqual((was["key"], was["replaced"]), (key, None))
+                timer = client.get(queue, key)
+                self.assertEqual((timer["key"], timer["state"], timer["revision"]), (key, "pending", was["revision"]))
+                moved = client.move(queue, key, by=timedelta(hours=-1))
+                self.assertEqual(moved["old_due"], was["due"])
+                self.assertEqual(read_time(moved["old_due"]) - read_time(moved["due"]), timedelta(hours=1))
+                self.assertEqual(client.remove(queue, key)["was"], "pending")
+                self.refused("not_found", client.get, queue, key)
+
+    def test_what_is_said_by_objects_of_python_arrives(self) -> None:
+        at = datetime(2031, 5, 17, 12, 0, 0, 250_001, tzinfo=timezone(timedelta(hours=2)))
+        for queue, client in self.asked():
+            was = client.set(queue, "at", at=at, url=URL, body=b"\xff\x00", content_type="x/y", tags=["eu"])
+            self.assertEqual(read_time(was["due"]), at)
+            listed = [*client.list(queue, tags=["eu"], due_after=at, bodies=True)]
+            self.assertEqual([(timer["key"], timer["body_base64"]) for timer in listed], [("at", "/wA=")])
+            client.set(queue, "in", in_=timedelta(microseconds=1_500_500), url=URL)
+            client.set(queue, "cron", cron="0 9 * * MON-FRI", zone="Europe/Berlin", url=URL, repeats=3)
+            self.assertEqual(client.get(queue, "cron")["recurring"]["repeats"], 3)
+            with self.assertRaises(ValueError):
+                client.set(queue, "x", at=datetime(2031, 1, 1), url=URL)
+            with self.assertRaises(ValueError):
+                client.set(queue, "x", in_="1s", url=URL, target={"url": URL})
+            with self.assertRaises(ValueError):
+                client.set(queue, "x", in_="1s", url=URL, body=float("nan"))
+            with self.assertRaises(TypeError):
+                client.set(queue, "x", in_="1s", url=URL, body={"at": at})
+
+    def test_preconditions_hold_and_say_what_is_there(self) -> None:
+        for queue, client in self.asked():
+            queue = f"if-{queue}"
+            first = client.set(queue, "k", in_="1h", url=URL, if_none_match="*")
+            problem = self.refused("exists", client.set, queue, "k", in_="1h", url=URL, if_none_match="*")
+            self.assertEqual((problem.status, problem.state), (412, "pending"))
+            second = client.set(queue, "k", in_="2h", url=URL, if_match=first["revision"])
+            problem = self.refused("revision_mismatch", client.move, queue, "k", in_="1h", if_match=first["revision"])
+            self.assertEqual(problem.revision, second["revision"])
+            self.refused("revision_mismatch", client.remove, queue, "k", if_match=first["revision"])
+            self.assertEqual(client.set(queue, "k", in_="2h", url=URL, if_match="*")["replaced"], "pending")
+            self.assertEqual(client.remove(queue, "k", only_pending=True)["was"], "pending")
+
+    def test_a_post_is_repeated_by_its_idempotency_key(self) -> None:
+        for queue, client in self.asked():
+            named = 'order "7" \\ ~'
+            first = client.post(queue, in_="1h", url=URL, body={"n": 1}, idempotency_key=f"{queue} {named}")
+            again = client.post(queue, in_="1h", url=URL, body={"n": 1}, idempotency_key=f"{queue} {named}")
+            self.assertEqual(first, again)
+            self.refused(
+                "idempotency_mismatch", client.post, queue, in_="2h", url=URL, idempotency_key=f"{queue} {named}"
+            )
+            self.assertNotEqual(client.post(queue, in_="1h", url=URL)["key"], first["key"])
+            with self.assertRaises(ValueError):
+                client.post(queue, in_="1h", url=URL, idempotency_key="a\r\nb: c")
+
+    def test_all_pages_of_a_list_come_in_order(self) -> None:
+        for queue, client in self.asked():
+            queue = f"pages-{queue}"
+            operations = (Op.set(queue, f"k{n:03}", in_=f"{n + 1}h", url=URL) for n in range(25))
+            self.assertEqual({result["status"] for result in client.batch(operations)}, {201})
+            keys = [timer["key"] for timer in client.list(queue, limit=4)]
+            self.assertEqual(keys, [f"k{n:03}" for n in range(25)])
+            self.assertEqual([timer["key"] for timer in client.list(queue, prefix="k01", limit=3)], keys[10:20])
+            page = client.list_page(queue, limit=10, state="pending")
+            self.assertEqual((len(page["items"]), page["next"] is None), (10, False))
+            counts = {counts["queue"]: counts["pending"] for counts in client.queues()}
+            self.assertEqual(counts[queue], 25)
+
+    def test_dead_timers_are_revived_and_sent_again(self) -> None:
+        for queue, client in self.asked():
+            queue = f"dead-{queue}"
+            once = {"schedule": ["1ms"], "max_attempts": 1}
+            client.set(queue, "k", in_=0, url=URL, retry=once)
+            until(lambda: client.get(queue, "k")["state"] == "dead")
+            self.refused("conflict", client.move, queue, "k", in_="1h")
+            revived = client.revive(queue, "k", in_="1h")
+            self.assertEqual(client.get(queue, "k")["due"], revived["due"])
+            client.fire(queue, "k")
+            timer = until(lambda: (timer := client.get(queue, "k"))["state"] == "dead" and timer)
+            self.assertEqual(timer["dead_reason"], "exhausted")
+            sent = client.resend(queue, "k", target={"url": URL + "?again"})
+            self.assertEqual(sent["replaced"], "dead")
+
+    def test_queues_are_paused_drained_resumed_and_purged(self) -> None:
+        for queue, client in self.asked():
+            queue = f"drain-{queue}"
+            client.set(queue, "k", in_="1h", url=URL, body={"n": 1})
+            self.assertEqual(client.pause(queue, in_="30m")["drain"]["mode"], "pause")
+            self.assertEqual(client.drain(queue, "hold")["left"]["pending"], 1)
+            self.refused("draining", client.set, queue, "x", in_="1h", url=URL)
+            removed = client.drain(queue, "remove")["removed"]
+            self.assertEqual([(timer["key"], timer["body"]) for timer in removed], [("k", {"n": 1})])
+            self.assertEqual(client.resume(queue)["was"], {"mode": "remove"})
+            self.assertIsNone(client.resume(queue)["was"])
+            client.set(queue, "k", in_="1h", url=URL)
+            client.purge(queue, {"states": ["pending"]})
+            until(lambda: client.queue(queue).get("purge", {}).get("ended"))
+            self.refused("not_found", client.get, queue, "k")
+            self.refused("not_found", client.cancel_purge, queue)
+
+    def test_queues_and_endpoints_have_settings(self) -> None:
+        for queue, client in self.asked():
+            name = f"shop-{queue}"
+            endpoint = client.put_endpoint(name, {"url": URL, "rate": {"per_second": 5}}, if_none_match="*")
+            self.assertIn(name, [endpoint["endpoint"] for endpoint in client.endpoints(limit=1)])
+            self.assertEqual(client.endpoint(name)["revision"], endpoint["revision"])
+            self.assertEqual(client.test_endpoint(name, {"body": 1})["attempt"]["detail"], "connection refused")
+            queue = f"set-{queue}"
+            put = client.put_queue(queue, {"endpoint": name, "retry": {"fixed": "5s"}})
+            self.refused("in_use", client.remove_endpoint, name)
+            client.set(queue, "k", in_="1h")
+            self.assertEqual(client.get(queue, "k")["from"]["retry"], "queue")
+            client.remove(queue, "k")
+            self.refused("revision_mismatch", client.remove_queue, queue, if_match=put["revision"] + 1)
+            self.assertTrue(client.remove_queue(queue, if_match=put["revision"])["removed"])
+            self.assertTrue(client.remove_endpoint(name)["removed"])
+
+    def test_jobs_are_started_watched_and_cancelled(self) -> None:
+        for queue, client in self.asked():
+            queue = f"jobs-{queue}"
+            for n in range(5):
+                client.set(queue, f"k{n}", in_="1h", url=URL)
+            job = client.start_job({"queue": queue, "action": "move", "move": {"by": "1h"}, "filter": {}})
+            ended = until(lambda: (found := client.job(job["id"])).get("ended") and found)
+            self.assertEqual((ended["matched"], ended["done"], ended["skipped"]), (5, 5, 0))
+            self.assertIn(job["id"], [found["id"] for found in client.jobs()])
+            self.assertEqual(client.cancel_job(job["id"])["id"], job["id"])
+            self.refused("not_found", client.job, 1 << 40)
+
+    def test_batches_have_a_result_for_each_operation(self) -> None:
+        for queue, client in self.asked():
+            queue = f"batch-{queue}"
+            client.set(queue, "old", in_="1h", url=URL)
+            results = [
+                *client.batch(
+                    [
+                        Op.set(queue, "new", in_="1h", url=URL, body=None, if_none_match="*"),
+                        Op.set(queue, "old", in_="1h", url=URL, if_none_match="*"),
+                        Op.move(queue, "old", by="5m"),
+                        Op.fire(queue, "nothing"),
+                        Op.revive(queue, "old"),
+                        Op.remove(queue, "old", only_pending=True),
+                        Op(op="wrong"),
+                    ]
+                )
+            ]
+            self.assertEqual([result["i"] for result in results], [*range(7)])
+            self.assertEqual([result["status"] for result in results], [201, 412, 200, 404, 409, 200, 400])
+            self.assertEqual(results[1]["code"], "exists")
+            self.assertEqual([*client.batch([])], [])
+            atomic = client.batch_atomic([Op.set(queue, "a", in_="1h", url=URL), Op.remove(queue, "new")])
+            self.assertEqual([result["status"] for result in atomic], [201, 200])
+            with self.assertRaises(Problem) as caught:
+                client.batch_atomic([Op.remove(queue, "a"), Op.remove(queue, "none")])
+            self.assertEqual((caught.exception.code, caught.exception.body["item"]), ("not_found", 1))
+            self.assertEqual(client.get(queue, "a")["state"], "pending")
+
+    def test_a_batch_longer_than_a_request_is_numbered_through(self) -> None:
+        for queue, client in self.asked():
+            queue = f"long-{queue}"
+            count = 5_003
+            operations = (Op.remove(queue, f"k{n}") for n in range(count))
+            numbers = [result["i"] for result in client.batch(operations)]
+            self.assertEqual(numbers, [*range(count)])
+
+    def test_leases_are_extended_acked_and_nacked(self) -> None:
+        for queue, client in self.asked():
+            queue = f"pull-{queue}"
+            client.put_queue(queue, {"mode": "pull", "lease": "30s"})
+            client.put_queue(f"{queue}-2", {"mode": "pull"})
+            self.assertEqual(client.lease(queue), [])
+            for n in range(4):
+                client.set(queue, f"k{n}", in_=0, body={"n": n})
+            leases: list[Any] = []
+
+            def all_leased(client: Any = client, queue: str = queue, leases: list[Any] = leases) -> bool:
+                leases += client.lease([queue, f"{queue}-2"], max=4, wait=2, worker="w")
+                return len(leases) == 4
+
+            until(all_leased)
+            one, two, three, four = leases
+            self.assertEqual(client.get(queue, one["key"])["worker"], "w")
+            self.assertGreater(client.extend(one, "5m")["leased_until"], one["leased_until"])
+            self.assertEqual({result["status"] for result in client.extend_many([two, three], timedelta(minutes=1))}, {200})
+            self.assertEqual(client.ack(one)["state"], "done")
+            self.assertEqual(client.ack(one)["state"], "done")
+            self.assertEqual([result["state"] for result in client.ack_many([two])], ["done"])
+            self.assertEqual(client.nack(three, dead=True, detail="no")["state"], "dead")
+            self.assertEqual(client.nack(four, in_="1h")["state"], "pending")
+            self.refused("lease_lost", client.ack, four)
+            lost = [*client.batch([Op.ack(three), Op.nack(four, detail="again")])]
+            self.assertEqual([result["code"] for result in lost], ["lease_lost", "lease_lost"])
+            self.refused("push_queue", client.lease, "default")
+
+    def test_schedules_are_simulated(self) -> None:
+        for _, client in self.asked():
+            simulated = client.simulate({"retry": {"schedule": ["1s", "2s"]}, "start": "2026-03-01T12:00:00Z"})
+            self.assertEqual([attempt["after_ms"] for attempt in simulated["attempts"]], [0, 1000, 3000])
+            simulated = client.simulate({"cron": "0 9 * * *", "start": "2026-03-01T12:00:00Z", "limit": 2})
+            self.assertEqual(simulated["runs"][1]["at"], "2026-03-03T09:00:00.000000Z")
+
+    def test_a_service_without_a_cluster_says_so(self) -> None:
+        for _, client in self.asked():
+            for verb in (client.cluster, client.cluster_nodes, client.cluster_shards):
+                self.refused("no_cluster", verb)
+
+    def test_events_tell_what_happens(self) -> None:
+        """Skipped by a service of before `GET /v1/events`."""
+        for queue, client in self.asked():
+            queue = f"events-{queue}"
+            found: list[Any] = []
+            events = client.events(queue=queue, kinds=["set", "removed"])
+
+            def read(events: Any = events, found: list[Any] = found) -> None:
+                try:
+                    found.append(next(events))
+                    found.append(next(events))
+                except Problem as error:
+                    found.append(error)
+
+            reader = threading.Thread(target=read, daemon=True)
+            reader.start()
+
+            def tell(client: Any = client, queue: str = queue, reader: threading.Thread = reader) -> bool:
+                client.set(queue, "k", in_="1h", url=URL)
+                client.remove(queue, "k")
+                reader.join(0.05)
+                return not reader.is_alive()
+
+            until(tell)
+            if isinstance(found[0], Problem) and found[0].code == "not_found":
+                self.skipTest("this service tells no events")
+            events.close()
+            self.assertEqual({event.kind for event in found}, {"set", "removed"})
+            again = client.events(queue=queue, kinds=["set", "removed"], after=found[0].id)
+            self.assertEqual(next(again), found[1])
+            again.close()
+
+    def test_a_fault_names_its_field(self) -> None:
+        for queue, client in self.asked():
+            problem = self.refused(
+                "invalid_retry", client.set, queue, "k", in_="1h", url=URL, retry={"fixed": "400d"}
+            )
+            self.assertEqual((problem.status, problem.pointer), (422, "/retry/fixed"))
+            self.assertTrue(problem.request_id)
+            self.assertFalse(problem.outcome_unknown)
+
+
+class Tokens(BothClients):
+    def test_a_wrong_token_is_an_error_of_its_own(self) -> None:
+        with Service("--allow-private-targets", token="right") as service:
+            for queue, client in self.each(service.url, token="right"):
+                client.set(queue, "k", in_="1h", url=URL)
+            for token in ("wrong", None):
+                for queue, client in self.each(service.url, token=token):
+                    with self.assertRaises(Unauthorized) as caught:
+                        client.get(queue, "k")
+                    self.assertEqual(caught.exception.status, 401)
+        for token in ("", "a b", "ü", "a\nb"):
+            with self.assertRaises(ValueError):
+                self.clients(service.url, token=token)
+
+
+if __name__ == "__main__":
+    unittest.main()
