@@ -75,13 +75,21 @@ pub(crate) static SPAN_TEXT: Named = Named {
         format: "",
     },
 };
+/// Of a header: no control character but tabs.
+const HEADER_VALUE: Kind = Kind::Text {
+    least: 0,
+    most: usize::MAX,
+    pattern: r"^[^\u0000-\u0008\u000A-\u001F\u007F]*$",
+    format: "",
+};
 pub(crate) static HEADER_MAP: Named = Named {
     name: "Headers",
     doc: "Headers by name: at most 32, and 8 KiB in all.",
     kind: Kind::Map {
-        of: &Kind::TEXT,
+        of: &HEADER_VALUE,
         most: 32,
-        pattern: "",
+        // Receivers take an underscore for a hyphen.
+        pattern: "^[!#$%&'*+.^`|~0-9A-Za-z-]+$",
     },
 };
 pub(crate) static STATUS_MAP: Named = Named {
@@ -315,10 +323,25 @@ static SCHEDULE: Shape = Shape {
         ),
         may(
             "cron",
-            Kind::TEXT,
+            Kind::Text {
+                least: 0,
+                most: usize::MAX,
+                pattern: "",
+                format: "cron-expression",
+            },
             "The timer recurs at the times that this expression names.",
         ),
-        may("zone", Kind::TEXT, "The time zone of cron, an IANA name.").or("UTC"),
+        may(
+            "zone",
+            Kind::Text {
+                least: 0,
+                most: usize::MAX,
+                pattern: "",
+                format: "time-zone",
+            },
+            "The time zone of cron, an IANA name.",
+        )
+        .or("UTC"),
         may(
             "repeats",
             Kind::whole(1, 4_294_967_295),
@@ -387,7 +410,12 @@ static TIMER_FIELDS: Shape = Shape {
         may("body_base64", BASE64, "In place of body: bytes, as base64."),
         may(
             "content_type",
-            Kind::text(1, usize::MAX),
+            Kind::Text {
+                least: 1,
+                most: usize::MAX,
+                pattern: "",
+                format: "media-type",
+            },
             "The content-type of the delivery; body is a text then.",
         )
         .or("application/json for a body, application/octet-stream for a body_base64"),
@@ -620,7 +648,12 @@ pub(crate) static PUT_ENDPOINT: Shape = Shape {
         may(
             "allow",
             Kind::List {
-                of: &Kind::TEXT,
+                of: &Kind::Text {
+                    least: 0,
+                    most: usize::MAX,
+                    pattern: "",
+                    format: "allowed-target",
+                },
                 least: 1,
                 most: 64,
             },
@@ -629,7 +662,12 @@ pub(crate) static PUT_ENDPOINT: Shape = Shape {
         .or("wherever the service allows"),
         may(
             "egress_proxy",
-            Kind::text(1, 2_048),
+            Kind::Text {
+                least: 1,
+                most: 2_048,
+                pattern: "",
+                format: "proxy-url",
+            },
             "Deliveries leave through this proxy.",
         )
         .or("that of the service"),

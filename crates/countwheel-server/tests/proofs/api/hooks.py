@@ -38,6 +38,11 @@ schemathesis.openapi.format(
     ),
 )
 
+schemathesis.openapi.format("cron-expression", st.sampled_from(["0 9 * * MON-FRI", "@daily", "*/5 * * * *"]))
+schemathesis.openapi.format("time-zone", st.sampled_from(["UTC", "Europe/Berlin", "Asia/Shanghai"]))
+schemathesis.openapi.format("media-type", st.sampled_from(["text/plain", "application/xml; charset=utf-8"]))
+schemathesis.openapi.format("proxy-url", st.just("http://127.0.0.1:9"))
+schemathesis.openapi.format("allowed-target", st.sampled_from(["127.0.0.0/8", "localhost", "*.lan:8443"]))
 # Nothing listens there.
 schemathesis.openapi.format("database-url", st.just("postgres://nobody@127.0.0.1:9/none"))
 

@@ -77,7 +77,6 @@ fn everything_that_the_document_says_holds() {
     let _turn = turn();
     let directory = Directory::new("api");
     let launch = Launch {
-        options: vec!["--allow-private-targets"],
         more: vec![
             "--snapshot-dir".to_owned(),
             directory.join("snapshots").display().to_string(),
