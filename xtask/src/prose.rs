@@ -124,7 +124,10 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     for path in entries.flatten().map(|entry| entry.path()) {
         let name = path.file_name().and_then(|name| name.to_str());
         if path.is_dir() {
-            if !matches!(name, Some("target" | "decisions" | "corpus")) {
+            if !matches!(
+                name,
+                Some("target" | "decisions" | "corpus" | "node_modules")
+            ) {
                 collect(&path, files);
             }
         } else if matches!(

@@ -12,7 +12,7 @@ fn hours_of_much_go_by() {
     for kind in Kind::ALL {
         let is_slow = Kind::ON_DISK.contains(&kind) || kind == Kind::Postgres;
         let dense = Ages {
-            span: if is_slow { HOUR / 10 } else { 6 * HOUR },
+            span: if is_slow { HOUR / 10 } else { HOUR },
             restart: if is_slow { 500 } else { 10_000 },
             kind,
             ..Ages::dense()

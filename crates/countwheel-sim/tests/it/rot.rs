@@ -19,7 +19,7 @@ fn every_mistake_about_what_is_unreadable_is_found() {
     use countwheel_sim::planted::{self, PlantedBug};
 
     for bug in PlantedBug::all().filter(|&bug| planted::stage(bug) == "rot") {
-        let found = (1..300).find_map(|seed| Some((seed, planted::find(bug, seed)?)));
+        let found = planted::search(bug, 1..=300, |seed| planted::find(bug, seed));
         let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
         let what: String = what.chars().take(160).collect();
         println!("{bug:?}: seed {seed}: {what}");

@@ -95,8 +95,7 @@ fn every_planted_bug_is_found() {
     let look = || {
         let taken = || next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         while let Some(&bug) = all.get(taken()) {
-            let found =
-                (1..1_000).find_map(|seed| planted::find(bug, seed).map(|what| (seed, what)));
+            let found = planted::search(bug, 1..=1_000, |seed| planted::find(bug, seed));
             let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
             println!("{bug:?}: seed {seed}: {what}");
         }

@@ -91,11 +91,10 @@ fn every_mistake_with_shards_is_found() {
     let all = PlantedBug::all().map(|bug| (bug, planted::kind_of(bug)));
     let of_shards = all.filter(|(bug, _)| planted::stage(*bug) == "shards");
     for (bug, kind) in of_shards.chain(planted::ALSO_IN_SHARDS) {
-        let found = (1..=1_000).find_map(|seed| {
+        let found = planted::search(bug, 1..=1_000, |seed| {
             let find = || planted::find_in_shards(bug, seed, kind);
             let found = std::panic::catch_unwind(find);
-            let what = found.unwrap_or_else(|panic| Some(countwheel_sim::panic_text(&*panic)))?;
-            Some((seed, what))
+            found.unwrap_or_else(|panic| Some(countwheel_sim::panic_text(&*panic)))
         });
         let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
         println!("{bug:?} on {kind:?}: seed {seed}: {what}");

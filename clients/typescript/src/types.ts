@@ -1,0 +1,93 @@
+import type { components } from "./schema.js";
+
+type Schemas = components["schemas"];
+
+/** What the service refuses, it refuses as one of these. */
+export type Problem = Schemas["Problem"];
+/** A timer to be set. */
+export type SetTimer = Schemas["SetTimer"];
+/** What a set did. */
+export type WasSet = Schemas["WasSet"];
+/** What a set under a drawn key did. */
+export interface WasPosted extends WasSet {
+  /** Whether an earlier request with the same `Idempotency-Key` had set the timer. */
+  replayed: boolean;
+}
+export type Timer = Schemas["Timer"];
+export type State = Schemas["State"];
+export type Attempt = Schemas["Attempt"];
+export type Target = Schemas["Target"];
+export type Retry = Schemas["Retry"];
+export type Duration = Schemas["Duration"];
+export type Time = Schemas["Time"];
+export type Move = Schemas["Move"];
+export type Moved = Schemas["Moved"];
+export type Removed = Schemas["Removed"];
+export type Revive = Schemas["Revive"];
+export type Resend = Schemas["Resend"];
+export type TimerPage = Schemas["TimerPage"];
+/** Which timers of a queue a list has. The service refuses what it does not know. */
+export interface ListTimers extends Omit<ListTimersQuery, "include"> {
+  /** The order of the list. Default: `due`. */
+  order?: "due" | "created" | "trouble";
+  /** What each timer has besides. */
+  include?: "next_attempts";
+}
+type ListTimersQuery = Schemas["ListTimersQuery"];
+/** Which timers of all queues a list has. */
+export interface ListAllTimers extends ListTimers {
+  /** Only timers of queues whose names begin with this. */
+  queue_prefix?: string;
+}
+/** Which queues are shown. */
+export interface ListQueues {
+  /** Only queues whose names begin with this. */
+  prefix?: string;
+  /** Only queues that have timers in this state. */
+  state?: "pending" | "delivering" | "done" | "dead";
+  /** How many a page has. */
+  limit?: number;
+}
+export type Queues = Schemas["Queues"];
+export type QueueCounts = Schemas["QueueCounts"];
+export type Queue = Schemas["Queue"];
+export type PutQueue = Schemas["PutQueue"];
+export type QueueRemoved = Schemas["QueueRemoved"];
+export type Pause = Schemas["Pause"];
+export type Drain = Schemas["Drain"];
+export type Drained = Schemas["Drained"];
+export type Resumed = Schemas["Resumed"];
+export type PurgeFilter = Schemas["PurgeFilter"];
+export type QueuePurge = Schemas["QueuePurge"];
+export type Endpoint = Schemas["Endpoint"];
+export type EndpointChanged = Schemas["EndpointChanged"];
+export type EndpointRemoved = Schemas["EndpointRemoved"];
+export type Endpoints = Schemas["Endpoints"];
+export type PutEndpoint = Schemas["PutEndpoint"];
+export type ListEndpoints = Schemas["ListEndpointsQuery"];
+export type TestEndpoint = Schemas["TestEndpoint"];
+export type EndpointTested = Schemas["EndpointTested"];
+export type BeginJob = Schemas["BeginJob"];
+export type Job = Schemas["Job"];
+export type Jobs = Schemas["Jobs"];
+export type Simulate = Schemas["Simulate"];
+export type SimulatedAttempts = Schemas["SimulatedAttempts"];
+export type SimulatedRuns = Schemas["SimulatedRuns"];
+export type BatchOperation = Schemas["BatchOperation"];
+export type BatchLine = Schemas["BatchLine"];
+export type BatchEnd = Schemas["BatchEnd"];
+export type BatchResult = Schemas["BatchResult"];
+export type LeaseRequest = Schemas["LeaseRequest"];
+export type LeaseOfQueues = Schemas["LeaseOfQueues"];
+export type Lease = Schemas["Lease"];
+export type Ack = Schemas["Ack"];
+export type Nack = Schemas["Nack"];
+export type Extend = Schemas["Extend"];
+export type LeaseResult = Schemas["LeaseResult"];
+export type LeaseResults = Schemas["LeaseResults"];
+export type MakeSnapshot = Schemas["MakeSnapshot"];
+export type Snapshot = Schemas["Snapshot"];
+export type Cluster = Schemas["Cluster"];
+export type Nodes = Schemas["Nodes"];
+export type Shards = Schemas["Shards"];
+export type Health = Schemas["Health"];

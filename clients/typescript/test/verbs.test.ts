@@ -1,0 +1,259 @@
+// Every verb, against the real program.
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { createServer } from "node:http";
+import { createInterface } from "node:readline";
+import { after, before, test } from "node:test";
+import { type BatchOperation, Client, ProblemError, UnauthorizedError } from "countwheel";
+import { Service, all, listening, until } from "./support.js";
+
+const hooks: (() => void)[] = [];
+const context = { after: (f: () => void) => void hooks.push(f) };
+let service: Service;
+let client: Client;
+let target: string;
+
+before(async () => {
+  service = await Service.start(context);
+  client = new Client({ url: service.url });
+  target = await listening(context, createServer((request, response) => response.writeHead(request.url === "/no" ? 500 : 200).end()));
+});
+after(() => hooks.forEach((hook) => hook()));
+
+const timer = () => ({ in: "2h", target: { url: target } }) as const;
+const code = (code: string) => (error: unknown) => error instanceof ProblemError && error.code === code;
+
+test("a timer is set, shown, moved, fired and removed, under any key", async () => {
+  for (const key of ["plain", "a/b", "ä ö", "..%2F", "%", "a:fire", "{x}?y#z", "..."]) {
+    const set = await client.set("verbs", key, { ...timer(), body: { n: 1 }, tags: ["eu"] });
+    assert.deepEqual([set.queue, set.key, set.replaced], ["verbs", key, null]);
+    const shown = await client.get("verbs", key);
+    assert.deepEqual([shown.key, shown.state, shown.revision, shown.tags], [key, "pending", set.revision, ["eu"]]);
+    const moved = await client.move("verbs", key, { by: "-1h" }, { ifMatch: set.revision });
+    assert.equal(Date.parse(moved.old_due) - Date.parse(moved.due), 3_600_000);
+    await assert.rejects(client.move("verbs", key, { in: "1h" }, { ifMatch: set.revision }), code("revision_mismatch"));
+    await assert.rejects(client.set("verbs", key, timer(), { ifNoneMatch: "*" }), code("exists"));
+    assert.equal((await client.remove("verbs", key, { only: "pending" })).was, "pending");
+    await assert.rejects(client.get("verbs", key), code("not_found"));
+  }
+  await client.set("verbs", "fired", timer());
+  await client.fire("verbs", "fired");
+  await until(async () => ((await client.get("verbs", "fired")).state === "done" ? true : undefined), "the timer is done");
+  await assert.rejects(client.remove("verbs", "fired"), code("gone"));
+  const again = await client.resend("verbs", "fired");
+  assert.equal(again.replaced, "done");
+});
+
+test("a post with the same Idempotency-Key sets one timer", async () => {
+  const first = await client.post("posts", timer(), { idempotencyKey: "order-7" });
+  const second = await client.post("posts", timer(), { idempotencyKey: "order-7" });
+  assert.deepEqual([first.replayed, second.replayed], [false, true]);
+  assert.deepEqual({ ...second, replayed: false }, first);
+  assert.notEqual((await client.post("posts", timer())).key, (await client.post("posts", timer())).key);
+  await assert.rejects(client.post("posts", { ...timer(), body: 1 }, { idempotencyKey: "order-7" }), code("idempotency_mismatch"));
+});
+
+test("a dead timer is revived", async () => {
+  await client.set("dead", "k", { in: 0, target: { url: `${target}/no` }, retry: { fixed: "1s", max_attempts: 1 } });
+  const dead = await until(async () => {
+    const timer = await client.get("dead", "k");
+    return timer.state === "dead" ? timer : undefined;
+  }, "the timer is dead");
+  assert.equal(dead.dead_reason, "exhausted");
+  await client.revive("dead", "k", { in: "1h" });
+  assert.equal((await client.get("dead", "k")).state, "pending");
+});
+
+test("a list goes on over its pages, and takes its filters", async () => {
+  const keys = Array.from({ length: 25 }, (_, n) => `k${String(n).padStart(2, "0")}`);
+  await client.batchAtomic(keys.map((key, n) => ({ op: "set", queue: "list", key, in: `${n + 1}h`, target: { url: target } })));
+  assert.deepEqual((await all(client.list("list", { limit: 10 }))).map(({ key }) => key), keys);
+  assert.deepEqual((await all(client.list("list", { prefix: "k1" }))).length, 10);
+  assert.deepEqual(await all(client.list("list", { state: "dead" })), []);
+  const pages = await all(client.pages("list", { limit: 10 }));
+  assert.equal(pages.flatMap(({ items }) => items).length, 25);
+  for await (const { key } of client.list("list", { limit: 5 })) if (key === "k03") break;
+});
+
+test("a batch streams a result for each operation, also of refusals, and while its operations come", async () => {
+  const operations = async function* (): AsyncGenerator<BatchOperation> {
+    for (let n = 0; n < 2_000; n += 1) yield { op: "set", queue: "batch", key: `k${n}`, in: "1h", target: { url: target } };
+    yield { op: "remove", queue: "batch", key: "nobody" };
+  };
+  const batch = client.batch(operations());
+  const lines = await all(batch);
+  assert.deepEqual(lines.map(({ i }) => i), Array.from({ length: 2_001 }, (_, i) => i));
+  assert.deepEqual(lines.map(({ status }) => status), [...Array<number>(2_000).fill(201), 404]);
+  assert.deepEqual(batch.summary, { end: true, operations: 2_001, succeeded: 2_000, failed: 1 });
+  assert.equal((await client.queue("batch")).pending, 2_000);
+});
+
+test("an atomic batch is done whole or not at all", async () => {
+  const set = { op: "set", queue: "atomic", key: "k", in: "1h", target: { url: target } } as const;
+  await assert.rejects(client.batchAtomic([set, { op: "fire", queue: "atomic", key: "nobody" }]), (error) => code("not_found")(error) && (error as ProblemError).problem.item === 1);
+  await assert.rejects(client.get("atomic", "k"), code("not_found"));
+  assert.deepEqual((await client.batchAtomic([set])).map(({ status }) => status), [201]);
+});
+
+test("a batch that its caller leaves early ends its source", async () => {
+  let ended = false;
+  const endless = async function* (): AsyncGenerator<BatchOperation> {
+    try {
+      for (let n = 0; ; n += 1) {
+        yield { op: "fire", queue: "left", key: `k${n}` };
+        if (n % 100 === 0) await new Promise((resolve) => setImmediate(resolve));
+      }
+    } finally {
+      ended = true;
+    }
+  };
+  for await (const line of client.batch(endless())) if (line.i === 10) break;
+  await until(() => ended || undefined, "the source is ended");
+});
+
+test("queues are paused, drained, resumed and purged", async () => {
+  await client.set("drains", "k", timer());
+  assert.equal((await client.pause("drains", { in: "1h" })).drain.mode, "pause");
+  assert.equal((await client.drain("drains", { mode: "hold" })).left.pending, 1);
+  await assert.rejects(client.set("drains", "other", timer()), code("draining"));
+  assert.equal((await client.resume("drains")).was?.mode, "hold");
+  const { removed } = await client.drain("drains", { mode: "remove" });
+  assert.deepEqual(removed?.map(({ key }) => key), ["k"]);
+  await client.resume("drains");
+  await client.set("drains", "k", timer());
+  assert.equal((await client.purge("drains", { prefix: "k" })).queue, "drains");
+  await until(async () => ((await client.queue("drains")).pending === 0 ? true : undefined), "the queue is purged");
+  assert.equal((await client.resume("drains")).was, null);
+  assert.ok((await client.queues()).queues.some(({ queue }) => queue === "batch"));
+});
+
+test("a job moves the timers of a queue", async () => {
+  await client.set("jobs", "k", timer());
+  const job = await client.beginJob({ queue: "jobs", action: "move", move: { in: "5h" }, filter: { states: ["pending"] } });
+  const ended = await until(async () => {
+    const now = await client.job(job.id);
+    return now.ended === undefined ? undefined : now;
+  }, "the job has ended");
+  assert.deepEqual([ended.matched, ended.done], [1, 1]);
+  assert.ok((await client.jobs()).jobs.some(({ id }) => id === job.id));
+  assert.equal((await client.cancelJob(job.id)).id, job.id);
+});
+
+test("endpoints and the settings of queues are put, shown, listed and removed", async () => {
+  const secrets = [{ id: "one", secret: `whsec_${Buffer.alloc(24, 7).toString("base64")}` }];
+  await client.putEndpoint("shop", { url: target, secrets }, { ifNoneMatch: "*" });
+  await assert.rejects(client.putEndpoint("shop", { url: target }, { ifNoneMatch: "*" }), code("exists"));
+  const shop = await client.endpoint("shop");
+  assert.deepEqual(shop.secrets?.map(({ id }) => id), ["one"]);
+  for (let n = 0; n < 5; n += 1) await client.putEndpoint(`more-${n}`, { url: target });
+  assert.equal((await all(client.endpoints({ limit: 2 }))).length, 6);
+  assert.equal((await client.testEndpoint("shop", { body: { n: 1 } })).attempt.result, "done");
+  const queue = await client.putQueue("settings", { endpoint: "shop", retry: { preset: "wechat" } });
+  await assert.rejects(client.removeEndpoint("shop"), code("in_use"));
+  assert.equal((await client.queue("settings")).endpoint, "shop");
+  assert.equal((await client.removeQueue("settings", { ifMatch: queue.revision! })).removed, true);
+  assert.equal((await client.removeEndpoint("shop", { ifMatch: shop.revision })).removed, true);
+});
+
+test("a policy and a schedule are simulated", async () => {
+  const attempts = await client.simulate({ retry: { preset: "wechat" } });
+  assert.deepEqual([attempts.attempts.length, attempts.then], [16, "dead"]);
+  const runs = await client.simulate({ cron: "0 9 * * MON-FRI", zone: "Europe/Berlin", limit: 3 });
+  assert.equal(runs.runs.length, 3);
+});
+
+test("timers are leased, extended, acked and nacked, one and several", async () => {
+  await client.putQueue("pulled", { mode: "pull" });
+  for (const key of ["a", "b", "c", "d"]) await client.set("pulled", key, { in: 0, body: key, content_type: "text/plain" });
+  const leases = await client.leaseFrom({ queues: ["pulled"], max: 4, lease: "1m", wait: "5s", worker: "w-1" });
+  while (leases.length < 4) leases.push(...(await client.lease("pulled", { max: 4, wait: "5s" })));
+  assert.deepEqual(leases.map(({ body }) => body).sort(), ["a", "b", "c", "d"]);
+  const [a, b, c, d] = leases as [(typeof leases)[0], (typeof leases)[0], (typeof leases)[0], (typeof leases)[0]];
+  assert.equal(typeof (await client.extend(a, "5m")).leased_until, "string");
+  assert.equal((await client.ack(a)).state, "done");
+  assert.equal((await client.ack(a)).state, "done");
+  assert.equal((await client.nack(b, { in: "1h", detail: "later" })).state, "pending");
+  assert.equal((await client.nack(c, { dead: true })).state, "dead");
+  const results = await client.ack([d, c]);
+  assert.deepEqual(results.map(({ status, code }) => [status, code]), [[200, undefined], [409, "lease_lost"]]);
+  await assert.rejects(client.ack(c), code("lease_lost"));
+  await assert.rejects(client.lease("verbs"), code("push_queue"));
+});
+
+test("a service without a cluster and without a place for snapshots says so", async () => {
+  for (const call of [() => client.cluster(), () => client.clusterNodes(), () => client.clusterShards()]) await assert.rejects(call(), code("no_cluster"));
+  await assert.rejects(client.snapshot({ name: "monday" }), code("not_found"));
+});
+
+test("a refusal names the field, and a wrong token is an error of its own", async (t) => {
+  await assert.rejects(client.set("verbs", "k", { in: "soon" }), (error) => error instanceof ProblemError && error.pointer === "/in" && error.requestId !== undefined);
+  process.env["COUNTWHEEL_TOKEN"] = "right";
+  const guarded = await Service.start(t);
+  delete process.env["COUNTWHEEL_TOKEN"];
+  for (const token of [undefined, "wrong"]) {
+    await assert.rejects(new Client({ url: guarded.url, ...(token !== undefined && { token }) }).queues(), UnauthorizedError);
+  }
+  assert.deepEqual((await new Client({ url: guarded.url, token: "right" }).queues()).queues, []);
+});
+
+test("events of the program are read, and a stream goes on behind the last one, also over a crash", async (t) => {
+  const watched = await Service.start(t);
+  const client = new Client({ url: watched.url });
+  const probe = await fetch(`${watched.url}/v1/events`);
+  await probe.body?.cancel();
+  if (probe.status === 404) {
+    t.skip("the program has no events yet");
+    return;
+  }
+  const control = new AbortController();
+  const stream = client.events({ queue: "watched", kinds: ["set", "removed"], signal: control.signal });
+  const first = stream.next();
+  // The stream begins with what happens once it is open, so the first set is made until one is told.
+  let told = false;
+  void first.then(() => (told = true));
+  await until(async () => {
+    if (!told) await client.set("watched", "k", timer());
+    return told || undefined;
+  }, "a set is told");
+  const { value } = await first;
+  assert.deepEqual([value?.kind, (value?.data as { key: string }).key], ["set", "k"]);
+  await client.remove("watched", "k");
+  let last = value!;
+  while (last.kind !== "removed") last = (await stream.next()).value!;
+  await client.set("watched", "behind", timer());
+  const behind = client.events({ queue: "watched", lastEventId: last.id!, signal: control.signal });
+  const { value: next } = await behind.next();
+  assert.deepEqual([next?.kind, (next?.data as { key: string }).key], ["set", "behind"]);
+  await behind.return();
+  await watched.kill();
+  await watched.start();
+  // What the memory of the killed program had is gone: the stream says so.
+  while (last.kind !== "gap") last = (await stream.next()).value!;
+  control.abort();
+  await assert.rejects(client.events({ kinds: ["dance"] }).next(), code("malformed"));
+});
+
+test("the speaker of the proof answers a line for each line", async () => {
+  const speaker = spawn(process.execPath, ["test/speaker.mjs", service.url, service.url], { stdio: ["pipe", "pipe", "inherit"] });
+  const lines = createInterface({ input: speaker.stdout })[Symbol.asyncIterator]();
+  const ask = async (line: object) => {
+    speaker.stdin.write(`${JSON.stringify(line)}\n`);
+    return JSON.parse((await lines.next()).value as string) as { ok?: Record<string, unknown>; no?: string; error?: string };
+  };
+  const name = { queue: "spoken", key: "k" };
+  const set = await ask({ do: "set", ...name, in: "2h", url: target, retry: { fixed: "1s" }, if: "absent" });
+  assert.equal(set.ok?.["replaced"], null);
+  assert.deepEqual(await ask({ do: "set", ...name, in: "2h", url: target, if: "absent" }), { no: "exists" });
+  assert.deepEqual(await ask({ do: "move", ...name, in: "3h", if: { revision: 0 } }), { no: "revision_mismatch" });
+  assert.ok((await ask({ do: "move", ...name, by: "-1h", if: { revision: set.ok?.["revision"] } })).ok);
+  assert.equal((await ask({ do: "get", ...name })).ok?.["state"], "pending");
+  assert.equal(((await ask({ do: "list", queue: "spoken" })).ok?.["items"] as object[]).length, 1);
+  assert.deepEqual(await ask({ do: "revive", ...name, in: "2h" }), { no: "conflict" });
+  assert.ok((await ask({ do: "drain", queue: "spoken", mode: "hold" })).ok);
+  assert.ok((await ask({ do: "fire", ...name })).ok);
+  assert.deepEqual((await ask({ do: "resume", queue: null })).ok?.["was"], null);
+  assert.ok((await ask({ do: "remove", ...name, only_pending: true, if: null })).ok);
+  assert.deepEqual(await ask({ do: "remove", ...name, only_pending: false }), { no: "not_found" });
+  assert.match((await ask({ do: "dance" })).error ?? "", /^bug: /);
+  speaker.stdin.end();
+});
