@@ -55,7 +55,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 28] = [
+const STAGES: [Stage; 29] = [
     Stage {
         name: "format",
         what: "the code is formatted",
