@@ -55,7 +55,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 29] = [
+const STAGES: [Stage; 30] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -178,6 +178,12 @@ const STAGES: [Stage; 29] = [
         what: "schemathesis asks for everything in the document of the API, in due form and not: 10 times each",
         lane: Lane::Server,
         work: Work::Proof(&proofs::API),
+    },
+    Stage {
+        name: "clients",
+        what: "the clients in Rust, TypeScript and Python say the sentences of the verbs while the server is killed",
+        lane: Lane::Nodes,
+        work: Work::Proof(&proofs::CLIENTS),
     },
     Stage {
         name: "signatures",

@@ -7,6 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use std::time::SystemTime;
 
 use crate::{Outcome, cargo, gate, programs};
 
@@ -159,6 +160,73 @@ const SCHEMATHESIS: Need = Need {
 
 fn schemathesis() -> PathBuf {
     crate::target().join("schemathesis-python")
+}
+
+/// What the client in Python needs: those of `clients/python/requirements.txt` that are not for its checks.
+const CLIENT_PYTHON: Need = Need {
+    package: "anyio==4.16.0 \
+              --hash=sha256:59bb03251907983d1603d27c3087ddb1e93299ea2163adcdba37899a4fb12ffb \
+              --hash=sha256:c66ae634e0b8228396b801741beb3294326d4b6102f7bba4041c0dfb58c29026\n\
+              certifi==2026.10.19.post1 \
+              --hash=sha256:1324c476b4811eff41a8bc2122cd0bbd4d9c7234c725446d99ab1612b3a7fdd2\n\
+              h11==0.16.0 \
+              --hash=sha256:4e35b956cf45792e4caa5885e69fba00bdbc6ffafbfa020300e549b208ee5ff1 \
+              --hash=sha256:63cf8bbe7522de3bf65932fda1d9c2772064ffb3dae62d55932da54b31cb6c86\n\
+              httpcore==1.0.9 \
+              --hash=sha256:2d400746a40668fc9dec9810239072b40b4484b640a8c38fd654a024c7a1bf55 \
+              --hash=sha256:6e34463af53fd2ab5d807f399a9b45ea31c3dfa2276f15a2c3f00afff6e176e8\n\
+              idna==3.20 \
+              --hash=sha256:a7db850025b95ded1eae8a46181a1a6c56c92c96f0e2b005d9ff8dc0210cab44 \
+              --hash=sha256:ab7ae7122974553370f0bdb919e1a960b2cd1bc1ef0276416d896db81c14582c\n\
+              typing-extensions==4.16.0 \
+              --hash=sha256:481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8 \
+              --hash=sha256:dc983d19a509c94dba722ee6abd33940f7c05a89e243c47e907eb4db6f1a43e5",
+    is_there: || in_client_python().join("typing_extensions.py").exists(),
+    install: |package| install_from_python(package, &in_client_python()),
+};
+/// The client in TypeScript as JavaScript, which Node runs.
+const CLIENT_TYPESCRIPT: Need = Need {
+    package: "clients/typescript, built",
+    is_there: || {
+        let client = client_typescript();
+        let built = newest(&client.join("dist"));
+        built.is_some() && built >= newest(&client.join("src"))
+    },
+    install: |_| {
+        let npm = |arguments: &[&str]| {
+            let mut npm = Command::new("npm");
+            npm.args(arguments).current_dir(client_typescript());
+            npm.status().is_ok_and(|status| status.success())
+        };
+        npm(&[
+            "ci",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--silent",
+        ]) && npm(&["run", "--silent", "build"])
+    },
+};
+
+fn client_typescript() -> PathBuf {
+    crate::root().join("clients/typescript")
+}
+
+fn in_client_python() -> PathBuf {
+    crate::target().join("client-python")
+}
+
+/// When the newest file of a directory was changed.
+fn newest(directory: &Path) -> Option<SystemTime> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let times = entries.filter_map(|entry| {
+        let metadata = entry.metadata().ok()?;
+        match metadata.is_dir() {
+            true => newest(&entry.path()),
+            false => metadata.modified().ok(),
+        }
+    });
+    times.max()
 }
 
 fn in_python() -> PathBuf {
@@ -323,6 +391,13 @@ pub(crate) const PAGES: Proof = Proof {
     limit_seconds: 120,
 };
 
+/// The sentences of the three clients. Their sources are those of the repository; what they need is put elsewhere.
+pub(crate) const CLIENTS: Proof = Proof {
+    name: "clients",
+    needs: &[PYTHON, NODE, NPM, CLIENT_PYTHON, CLIENT_TYPESCRIPT],
+    mounts: false,
+    limit_seconds: 180,
+};
 pub(crate) const SIGNATURES: Proof = Proof {
     name: "signatures",
     needs: &[

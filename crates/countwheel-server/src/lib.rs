@@ -9,7 +9,6 @@ pub mod api;
 mod bodies;
 pub mod callers;
 pub mod cli;
-pub mod client;
 mod cluster;
 pub mod config;
 mod dashboard;
@@ -43,10 +42,12 @@ mod scrub;
 pub mod server;
 mod shown;
 mod shutdown;
-pub mod time;
 pub mod trace;
 mod traced;
 mod wishes;
+
+pub use countwheel_client as client;
+pub use countwheel_client::time;
 
 /// The version of the program, as the banner, the metrics and the deliveries name it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

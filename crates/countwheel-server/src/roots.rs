@@ -2,11 +2,12 @@
 //! system, and those that the operator names.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use countwheel_client::roots::of_program_and_system;
+pub(crate) use countwheel_client::roots::{of_program, trusting};
+use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 
 /// Why the authorities of a file cannot be trusted.
 #[derive(Debug, thiserror::Error)]
@@ -14,28 +15,6 @@ use rustls::{ClientConfig, RootCertStore};
 pub struct BadAuthorities {
     file: PathBuf,
     problem: String,
-}
-
-/// Trusts the authorities that come with the program.
-pub(crate) fn public() -> ClientConfig {
-    trusting(of_program())
-}
-
-/// The authorities that come with the program.
-pub(crate) fn of_program() -> RootCertStore {
-    let roots = webpki_roots::TLS_SERVER_ROOTS.to_vec();
-    RootCertStore { roots }
-}
-
-/// Trusts these authorities.
-pub(crate) fn trusting(roots: impl Into<Arc<RootCertStore>>) -> ClientConfig {
-    let config = ClientConfig::builder().with_root_certificates(roots);
-    config.with_no_client_auth()
-}
-
-/// Trusts those and the system's.
-pub(crate) fn with_system() -> ClientConfig {
-    trusting(of_program_and_system())
 }
 
 /// Those, the system's, and all in these files.
@@ -48,18 +27,6 @@ pub(crate) fn of_system_and(files: &[PathBuf]) -> Result<RootCertStore, BadAutho
         }
     }
     Ok(roots)
-}
-
-fn of_program_and_system() -> RootCertStore {
-    let mut roots = of_program();
-    let found = rustls_native_certs::load_native_certs();
-    for error in &found.errors {
-        tracing::debug!(%error, "some authorities of the system are not trusted");
-    }
-    // A system has some that nobody can read; other programs leave them out too.
-    let (of_system, left_out) = roots.add_parsable_certificates(found.certs);
-    tracing::debug!(of_system, left_out, "authorities of the system");
-    roots
 }
 
 fn bad(file: &Path, problem: String) -> BadAuthorities {

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PUBLISHED: [&str; 9] = [
+const PUBLISHED: [&str; 10] = [
     "countwheel",
+    "countwheel-client",
     "countwheel-core",
     "countwheel-disk",
     "countwheel-durable",

@@ -3,11 +3,12 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+pub(crate) use countwheel_client::words::{missed as show_missed, recurrence as show};
 use countwheel_durable::{
     AttemptResult, CronExpression, DeadReason, Due, Missed, Overlap, Record, Recurrence,
     RecurrenceError, Recurring, Schedule, SetOptions, State, Zone,
 };
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::described::requests;
 use super::json::{self, Field, Kind, Object};
@@ -199,15 +200,6 @@ pub(crate) fn read_adaptive(
     Ok(adaptive)
 }
 
-/// What becomes of a missed timer, in the form in which it is set; nothing for what is usual.
-pub(crate) fn show_missed(missed: Missed) -> Option<Value> {
-    match missed {
-        Missed::Fire => None,
-        Missed::Collapse => Some(json!("collapse")),
-        Missed::SkipIfOlderThan(age) => Some(json!({ "skip_if_older_than": format_duration(age) })),
-    }
-}
-
 /// The same for each of them.
 pub(crate) fn show_any_missed(missed: Missed) -> Value {
     show_missed(missed).unwrap_or_else(|| json!("fire"))
@@ -218,38 +210,6 @@ pub(crate) fn missed_of(shown: &Value) -> Option<Missed> {
     let text = shown.to_string();
     let parsed = json::parse(text.as_bytes()).ok()?;
     read_missed(&Field::root(parsed)).ok()
-}
-
-/// A recurrence in the form in which it is set.
-pub(crate) fn show(recurrence: &Recurrence) -> Map<String, Value> {
-    let mut object = Map::new();
-    let mut put = |name: &str, value: Value| object.insert(name.to_owned(), value);
-    match &recurrence.schedule {
-        Schedule::FixedRate { every, anchor } => {
-            put("every", json!(format_duration(*every)));
-            if let Some(anchor) = anchor {
-                put("at", json!(format_time(*anchor)));
-            }
-        }
-        Schedule::FixedDelay { every } => {
-            put("every_after", json!(format_duration(*every)));
-        }
-        Schedule::Cron { expression, zone } => {
-            put("cron", json!(expression.as_str()));
-            put("zone", json!(zone.name()));
-        }
-    }
-    if let Some(repeats) = recurrence.repeats {
-        put("repeats", json!(repeats));
-    }
-    if let Some(until) = recurrence.until {
-        put("until", json!(format_time(until)));
-    }
-    if !recurrence.jitter.is_zero() {
-        put("jitter", json!(format_duration(recurrence.jitter)));
-    }
-    put("overlap", json!(recurrence.overlap.as_str()));
-    object
 }
 
 /// Where a recurring timer stands, with what was set.

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use countwheel_durable::{
-    Delays, Jitter, PolicyError, Preset, RETRY_PRESETS, RetryPolicy, RetrySettings, check_policy,
-};
+use countwheel_client::words;
+use countwheel_durable::{Jitter, PolicyError, Preset, RETRY_PRESETS, RetryPolicy, check_policy};
 use countwheel_time::Timestamp;
 use serde::Serialize;
-use serde_json::{Map, Number, Value, json};
+use serde_json::{Number, Value, json};
 
 use super::described::requests;
 use super::json::{Field, Kind};
@@ -225,41 +224,11 @@ pub(crate) fn show(policy: &RetryPolicy) -> Value {
             "cap": format_duration(cap),
         })
     };
-    Value::Object(write(policy.settings(), format_duration, exponential))
-}
-
-/// The fields of a policy, with durations as `span` writes them.
-pub(crate) fn write<D: Serialize>(
-    settings: RetrySettings<'_>,
-    span: impl Fn(Duration) -> D,
-    exponential: impl Fn(Duration, f64, Duration) -> Value,
-) -> Map<String, Value> {
-    let cap = settings.cap.unwrap_or(Duration::MAX);
-    let (kind, delays) = match (settings.preset, settings.delays) {
-        (Some(preset), _) => ("preset", json!(preset.name())),
-        (None, Delays::List(list)) => {
-            let list: Vec<_> = list.iter().copied().map(&span).collect();
-            ("schedule", json!(list))
-        }
-        (None, Delays::Fixed(delay)) => ("fixed", json!(span(delay))),
-        (None, Delays::Linear { first, increment }) => (
-            "linear",
-            json!({"first": span(first), "increment": span(increment), "cap": span(cap)}),
-        ),
-        (None, Delays::Exponential { first, factor }) => {
-            ("exponential", exponential(first, factor, cap))
-        }
-    };
-    let mut object = Map::new();
-    object.insert(kind.to_owned(), delays);
-    object.insert("jitter".to_owned(), json!(settings.jitter.name()));
-    if let Some(attempts) = settings.max_attempts {
-        object.insert("max_attempts".to_owned(), json!(attempts));
-    }
-    if let Some(age) = settings.max_age {
-        object.insert("max_age".to_owned(), json!(span(age)));
-    }
-    object
+    Value::Object(words::retry(
+        policy.settings(),
+        format_duration,
+        exponential,
+    ))
 }
 
 /// `2` rather than `2.0`.

@@ -71,7 +71,7 @@ const NEXT_ATTEMPTS: usize = 20;
 /// How often a set is tried that is for whatever timer of its name exists.
 pub(super) const TRIES: usize = 16;
 /// The state that is shown of a timer that a worker has.
-pub(crate) const LEASED: &str = "leased";
+pub(crate) use countwheel_client::words::LEASED;
 /// The revision of no timer.
 const NO_REVISION: Revision = Revision(0);
 

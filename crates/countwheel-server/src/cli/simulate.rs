@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use countwheel_time::{Clock, Timestamp};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::arguments::{When, time};
 use super::repeat::Repeat;
 use super::retry::Retry;
 use super::table::Table;
 use super::{Exit, Failure, Terminal, text};
-use crate::client::{self, Answer, SimulatedRuns, Simulation};
+use crate::api::simulate;
+use crate::client::{self, Answer, ClientError, FieldError, Problem, SimulatedRuns, Simulation};
 
 /// `countwheel simulate`.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,7 +46,7 @@ impl Simulate {
         // Left out, the policy is the one that a set without one gets.
         let policy = self.retry.policy()?.unwrap_or_default();
         let asked = client::simulation(&policy, self.start, self.limit)?;
-        let answer: Answer<Simulation> = client::simulate_here(&asked, terminal.clock.timestamp())?;
+        let answer: Answer<Simulation> = simulate_here(&asked, terminal.clock.timestamp())?;
         if self.json {
             writeln!(terminal.out, "{}", answer.json())?;
             return Ok(Exit::Done);
@@ -62,8 +65,7 @@ impl Simulate {
             return Err(Failure::Usage(both.to_owned()));
         }
         let asked = client::runs_simulation(due, &recurrence, self.start, self.limit);
-        let answer: Answer<SimulatedRuns> =
-            client::simulate_here(&asked, terminal.clock.timestamp())?;
+        let answer: Answer<SimulatedRuns> = simulate_here(&asked, terminal.clock.timestamp())?;
         if self.json {
             writeln!(terminal.out, "{}", answer.json())?;
             return Ok(Exit::Done);
@@ -72,6 +74,33 @@ impl Simulate {
         writeln!(terminal.out, "{}", runs_total(&answer.value))?;
         Ok(Exit::Done)
     }
+}
+
+/// What a server would answer `now` to a simulation with this body, without one.
+fn simulate_here<T: DeserializeOwned>(
+    body: &Value,
+    now: Timestamp,
+) -> Result<Answer<T>, ClientError> {
+    let unreadable = |source| ClientError::Unintelligible {
+        status: 200,
+        source,
+    };
+    let answer = simulate::answer_to(body.to_string().as_bytes(), now).map_err(|problem| {
+        let (status, _, detail) = problem.parts();
+        let fault = problem.pointer().map(|pointer| FieldError {
+            pointer: pointer.to_owned(),
+            detail: detail.to_owned(),
+        });
+        ClientError::Refused(Box::new(Problem {
+            status: status.as_u16(),
+            code: problem.code().to_owned(),
+            detail: detail.to_owned(),
+            errors: fault.into_iter().collect(),
+            ..Problem::default()
+        }))
+    })?;
+    let bytes = serde_json::to_vec(&answer).map_err(unreadable)?;
+    Answer::read(&bytes).map_err(unreadable)
 }
 
 fn table(simulation: &Simulation) -> Table<5> {
@@ -205,10 +234,7 @@ mod tests {
         };
         let expected = json!({"attempts": [attempt(1, 0), attempt(2, 1_000)], "total_ms": 1_000,
                               "truncated": true, "then": null});
-        assert_eq!(
-            serde_json::from_str::<serde_json::Value>(&json).unwrap(),
-            expected
-        );
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), expected);
         let runs = run("--every 1h --repeats 3 --start 2026-03-01T12:00:00Z").unwrap();
         assert_eq!(runs.lines().last(), Some("3 runs, then done"));
         let start = run("--retry wechat").unwrap();

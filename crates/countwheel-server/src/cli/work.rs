@@ -117,7 +117,7 @@ impl Work {
                             let (client, lease) = (client.clone(), self.lease);
                             running.spawn(work(client, job, Arc::clone(&command), lease));
                         },
-                        Err(error) if is_passing(&error) => {
+                        Err(error) if error.is_passing() => {
                             writeln!(terminal.err, "countwheel: {error}; trying again")?;
                             tokio::select! {
                                 () = &mut stop => break,
@@ -151,12 +151,6 @@ impl Work {
         };
         Ok(client.lease(&asked).await?.value.leases)
     }
-}
-
-/// Whether the next call may go better.
-fn is_passing(error: &ClientError) -> bool {
-    let is_busy = error.problem().is_some_and(|problem| problem.status == 429);
-    is_busy || error.is_outage()
 }
 
 fn report(
@@ -239,7 +233,7 @@ async fn settle(
                     let refused = results.iter().find(|(result, _)| !result.is_done());
                     return refused.map(|(result, _)| result.refusal());
                 }
-                Err(error) if is_passing(&error) => tokio::time::sleep(AGAIN).await,
+                Err(error) if error.is_passing() => tokio::time::sleep(AGAIN).await,
                 Err(error) => return Some(error.to_string()),
             }
         }

@@ -11,6 +11,7 @@ mod harness;
 
 mod api;
 mod builds;
+mod clients;
 mod clock;
 mod crashes;
 mod damage;

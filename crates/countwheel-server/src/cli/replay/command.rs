@@ -240,6 +240,7 @@ fn read_ahead<E: Send + 'static>(
 fn is_no_echo(error: &ClientError) -> bool {
     match error {
         ClientError::Refused(problem) => problem.status == 404,
+        ClientError::Foreign { status, .. } => *status < 300 || *status == 404,
         ClientError::Unintelligible { .. } => true,
         _ => false,
     }

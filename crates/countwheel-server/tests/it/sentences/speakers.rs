@@ -20,12 +20,9 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use super::receiver::{Gate, Receiver};
+use super::words::{HOUR, NO_REVISION, after};
 use super::{Delivery, Do, Mode, Revision, Say};
 use crate::support::{Directory, Server, program};
-
-const HOUR: Duration = Duration::from_secs(3_600);
-/// A revision that no timer gets.
-const NO_REVISION: u64 = 1 << 60;
 
 pub(crate) trait Speaker {
     fn name(&self) -> &'static str;
@@ -48,13 +45,6 @@ fn by(span: i64) -> By {
     } else {
         By::Later(hours(span))
     }
-}
-
-/// How many hours from `start` to `at`, rounded.
-fn after(start: Timestamp, at: Timestamp) -> i64 {
-    let half = HOUR / 2;
-    let span = at.saturating_since(start) + half;
-    i64::try_from(span.as_secs() / HOUR.as_secs()).unwrap()
 }
 
 /// One attempt, and no retry.
@@ -490,42 +480,11 @@ impl Bench {
 
     /// What an answer in JSON says: the same for the client and for the commands.
     fn heard(&mut self, what: Do, answer: &Value) -> Say {
-        let time = |field: &Value| {
-            let at = countwheel_server::time::parse_time(field.as_str().unwrap()).unwrap();
-            after(self.start, at)
-        };
-        let text = |field: &Value| field.as_str().map(str::to_owned);
-        let left = |answer: &Value| {
-            ["pending", "delivering", "dead"].map(|state| answer["left"][state].as_u64().unwrap())
-        };
         if let Some(revision) = answer["revision"].as_u64() {
             self.revision = revision;
         }
-        match what {
-            Do::Set(..) | Do::SetNew(..) | Do::SetIf(..) => Say::Set(text(&answer["replaced"])),
-            Do::MoveTo(..) | Do::MoveBy(..) | Do::MoveIf(..) | Do::Fire(_) | Do::Revive(..) => {
-                Say::Moved(time(&answer["old_due"]), time(&answer["due"]))
-            }
-            Do::Remove(_) | Do::RemoveIf(..) | Do::RemovePending(_) => {
-                Say::Was(text(&answer["was"]).unwrap())
-            }
-            Do::Get(_) => Say::Is(text(&answer["state"]).unwrap(), time(&answer["due"])),
-            Do::List => Say::Keys(keys(answer["items"].as_array().unwrap())),
-            Do::Drain(_) => {
-                let none = Vec::new();
-                let mut removed = keys(answer["removed"].as_array().unwrap_or(&none));
-                removed.sort();
-                Say::Drained(removed, left(answer))
-            }
-            Do::Resume | Do::ResumeAll => Say::Resumed(text(&answer["was"]["mode"])),
-            Do::DrainAll(_) | Do::Await(..) | Do::Release => Say::Done,
-        }
+        Say::of(what, answer, self.start)
     }
-}
-
-fn keys(timers: &[Value]) -> Vec<String> {
-    let keys = timers.iter().map(|timer| timer["key"].as_str().unwrap());
-    keys.map(str::to_owned).collect()
 }
 
 /// The client of the HTTP API.

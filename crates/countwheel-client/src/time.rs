@@ -11,7 +11,7 @@ use jiff::fmt::temporal::DateTimePrinter;
 ///
 /// ```
 /// use countwheel_time::Timestamp;
-/// use countwheel_server::time::{format_time, parse_time};
+/// use countwheel_client::time::{format_time, parse_time};
 ///
 /// let time = parse_time("2026-03-01T13:00:05.5+01:00").expect("RFC 3339");
 /// assert_eq!(format_time(time), "2026-03-01T12:00:05.500000Z");
@@ -31,12 +31,12 @@ pub fn format_time(time: Timestamp) -> String {
 const LAST_MICROS: i64 = 253_402_207_200_000_000 - 1;
 
 /// The last time that [`format_time`] can write.
-pub(crate) const LAST_TIME: Timestamp = Timestamp::from_micros(LAST_MICROS.unsigned_abs());
+pub const LAST_TIME: Timestamp = Timestamp::from_micros(LAST_MICROS.unsigned_abs());
 
 /// Why a text is no time.
 ///
 /// ```
-/// use countwheel_server::time::{TimeError, read_time};
+/// use countwheel_client::time::{TimeError, read_time};
 ///
 /// assert_eq!(read_time("tomorrow"), Err(TimeError::NotRfc3339));
 /// assert_eq!(read_time("2016-12-31T23:59:60Z"), Err(TimeError::LeapSecond));
@@ -173,7 +173,7 @@ fn has_shape_of_rfc_3339(text: &[u8]) -> bool {
 ///
 /// ```
 /// use std::time::Duration;
-/// use countwheel_server::time::{format_duration, parse_signed};
+/// use countwheel_client::time::{format_duration, parse_signed};
 ///
 /// let (negative, span) = parse_signed("-1h 30m").expect("a duration");
 /// assert!(negative);

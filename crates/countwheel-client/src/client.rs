@@ -1,7 +1,8 @@
 //! A small client of our own HTTP API, in the words of the durable crate.
 
-pub(crate) mod batch;
+pub mod batch;
 mod cluster;
+mod tries;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use countwheel_durable::{
     DrainMode, Due, PolicyError, Precondition, Recurrence, RetryPolicy, Revision, Schedule,
     SetOptions, StateKind, check_policy,
 };
-use countwheel_time::{By, Timestamp};
+use countwheel_time::{By, Jitter, Timestamp};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -23,7 +24,6 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -34,28 +34,42 @@ pub use self::cluster::{
     ClusterShards, MoveProgress, MoveTarget, NodeCounts, NodeMarked, PlannedMove, Rebalanced,
     ShardCounts, ShardMoved,
 };
-use crate::api::timers::LEASED;
-use crate::api::{recurrence, retry, simulate};
+use self::tries::{IDEMPOTENCY_KEY, Repeatable, Tries};
 use crate::roots;
 use crate::time::{format_duration, format_time, parse_time};
+use crate::words::{self, LEASED, escape};
+pub use crate::words::{one_line, timer_path};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
 const ANSWER_MAX_BYTES: usize = 160 << 20;
 
-/// What needs no escape in a path or a query.
-const PLAIN: AsciiSet = NON_ALPHANUMERIC
-    .remove(b'-')
-    .remove(b'.')
-    .remove(b'_')
-    .remove(b'~');
+/// How much is told of an answer that is not in the words of the API.
+const FOREIGN_MAX_BYTES: usize = 100;
 
 /// The body of a request.
 type Sent = BoxBody<Bytes, std::io::Error>;
 
+/// An idempotency key that nobody has used: see [`Client::post`].
+///
+/// ```
+/// use countwheel_client::idempotency_key;
+///
+/// assert_ne!(idempotency_key(), idempotency_key());
+/// ```
+///
+/// # Panics
+/// If the system has no random numbers.
+#[must_use]
+pub fn idempotency_key() -> String {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).expect("random numbers");
+    format!("{:032x}", u128::from_be_bytes(bytes))
+}
+
 /// Speaks to one server. Cheap to clone; clones share their connections.
 ///
 /// ```
-/// use countwheel_server::client::{Client, ClientError};
+/// use countwheel_client::{Client, ClientError};
 ///
 /// let client = Client::new("http://127.0.0.1:7070", Some("dev"))?;
 /// assert_eq!(client.server(), "http://127.0.0.1:7070");
@@ -69,6 +83,7 @@ pub struct Client {
     server: String,
     authorization: Option<HeaderValue>,
     timeout: Duration,
+    retry: Option<RetryPolicy>,
 }
 
 impl Client {
@@ -117,6 +132,7 @@ impl Client {
             server: server.trim_end_matches('/').to_owned(),
             authorization: authorization.transpose()?,
             timeout: Self::TIMEOUT,
+            retry: None,
         })
     }
 
@@ -125,6 +141,37 @@ impl Client {
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    /// The same client, which makes a request again that has failed, as the policy says: one of which nothing was done,
+    /// and one that may have been done if another time does no harm. These are gets, sets, removes, moves to a
+    /// deadline, all with a precondition, and posts with an idempotency key; not moves by a span, fires, revives, drains and
+    /// leases. The age of the policy bounds the whole, and `Retry-After` counts where the server says it.
+    ///
+    /// An answer that may be of the effect of an earlier try says so: [`Answer::is_repeated`], [`Problem::repeated`].
+    ///
+    /// ```
+    /// # use countwheel_client::{Client, ClientError};
+    /// let client = Client::new("http://127.0.0.1:7070", None)?.with_retry(Client::usual_retry());
+    /// # Ok::<(), ClientError>(())
+    /// ```
+    #[must_use]
+    pub fn with_retry(mut self, policy: RetryPolicy) -> Self {
+        self.retry = Some(policy);
+        self
+    }
+
+    /// A policy for [`with_retry`](Self::with_retry): from 50 ms to 2 s, doubled, with full jitter, for 30 s at most.
+    pub fn usual_retry() -> RetryPolicy {
+        let millis = Duration::from_millis;
+        let delays = (0..6)
+            .map(|doubled| millis(50 << doubled))
+            .chain([millis(2_000)]);
+        let policy = RetryPolicy::list(delays).unwrap_or_default();
+        policy
+            .repeat_last()
+            .jitter(Jitter::Full)
+            .max_age(Duration::from_secs(30))
     }
 
     /// The server's URL, without a slash at its end.
@@ -166,7 +213,7 @@ impl Client {
         let mut request = self.request(Method::POST, &path, Precondition::None);
         if let Some(key) = idempotency_key {
             let quoted = key.replace('\\', "\\\\").replace('"', "\\\"");
-            request = request.header("idempotency-key", format!("\"{quoted}\""));
+            request = request.header(IDEMPOTENCY_KEY, format!("\"{quoted}\""));
         }
         self.send_request(request, Some(timer.to_json())).await
     }
@@ -182,7 +229,8 @@ impl Client {
         due: Due,
         precondition: Precondition,
     ) -> Result<Answer<TimerMoved>, ClientError> {
-        self.patch(queue, key, due_field(due), precondition).await
+        self.patch(queue, key, due_field(due), precondition, true)
+            .await
     }
 
     /// Moves a pending timer by so much from its deadline, at most to now.
@@ -196,7 +244,10 @@ impl Client {
         by: By,
         precondition: Precondition,
     ) -> Result<Answer<TimerMoved>, ClientError> {
-        self.patch(queue, key, by_field(by), precondition).await
+        // Done twice, it would go twice as far; with a revision it is done once at most.
+        let is_repeatable = precondition != Precondition::None;
+        self.patch(queue, key, by_field(by), precondition, is_repeatable)
+            .await
     }
 
     async fn patch(
@@ -205,11 +256,13 @@ impl Client {
         key: &str,
         (field, value): (&str, Value),
         precondition: Precondition,
+        is_repeatable: bool,
     ) -> Result<Answer<TimerMoved>, ClientError> {
         let path = timer_path(queue, key, "");
         let body = json!({ field: value });
-        self.send(Method::PATCH, &path, Some(body), precondition)
-            .await
+        let request = self.request(Method::PATCH, &path, precondition);
+        let request = request.extension(Repeatable(is_repeatable));
+        self.send_request(request, Some(body.to_string())).await
     }
 
     /// Removes a timer; with `only_pending` nothing but a pending one.
@@ -290,7 +343,10 @@ impl Client {
     }
 
     /// Sets a timer as these fields of a set say, byte for byte.
-    pub(crate) async fn set_as_said(
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_as_said(
         &self,
         queue: &str,
         key: &str,
@@ -624,7 +680,7 @@ impl Client {
     /// ```no_run
     /// use std::time::Duration;
     ///
-    /// use countwheel_server::client::{Client, LeaseTaken, LeaseVerb, LeasesAsked};
+    /// use countwheel_client::{Client, LeaseTaken, LeaseVerb, LeasesAsked};
     ///
     /// # async fn work(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let asked = LeasesAsked {
@@ -683,9 +739,12 @@ impl Client {
         });
         let body = json!({ "items": items.collect::<Vec<_>>() });
         let path = format!("/v1/leases:{}", verb.as_str());
-        let answer: Answer<LeaseResults> = self
-            .send(Method::POST, &path, Some(body), Precondition::None)
-            .await?;
+        // A repeated nack finds its lease lost.
+        let is_repeatable = verb != LeaseVerb::Nack;
+        let request = self.request(Method::POST, &path, Precondition::None);
+        let request = request.extension(Repeatable(is_repeatable));
+        let answer: Answer<LeaseResults> =
+            self.send_request(request, Some(body.to_string())).await?;
         let results = answer.value.results.into_iter();
         let results = results.map(|text| {
             let result = serde_json::from_str(text.get());
@@ -756,23 +815,35 @@ impl Client {
         mut request: Builder,
         body: Option<String>,
     ) -> Result<Answer<T>, ClientError> {
-        let body = match body {
-            Some(json) => {
-                request = request.header(CONTENT_TYPE, "application/json");
-                Full::from(json)
-            }
-            None => Full::default(),
-        };
-        let body = body.map_err(|never| match never {}).boxed();
-        let request = request.body(body).map_err(|_| ClientError::Address {
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(()).map_err(|_| ClientError::Address {
             text: self.server.clone(),
         })?;
-        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
-            Ok(answer) => answer,
-            Err(_) => Err(ClientError::Silent {
-                server: self.server.clone(),
-                timeout: self.timeout,
-            }),
+        let (parts, ()) = request.into_parts();
+        let body = body.map(Bytes::from).unwrap_or_default();
+        let mut tries = Tries::new(self.retry.as_ref(), &parts);
+        loop {
+            let sent = Full::from(body.clone()).map_err(|never| match never {});
+            let request = Request::from_parts(parts.clone(), sent.boxed());
+            let answered = tokio::time::timeout(self.timeout, self.exchange(request)).await;
+            let answered = answered.unwrap_or_else(|_| {
+                Err(ClientError::Silent {
+                    server: self.server.clone(),
+                    timeout: self.timeout,
+                })
+            });
+            match answered {
+                Ok(mut answer) => {
+                    answer.repeated = tries.is_unsure();
+                    return Ok(answer);
+                }
+                Err(error) => match tries.again_after(&error) {
+                    Some(delay) => tokio::time::sleep(delay).await,
+                    None => return Err(tries.mark(error)),
+                },
+            }
         }
     }
 
@@ -783,6 +854,9 @@ impl Client {
         let answer = self.begin(request).await?;
         let status = answer.status();
         let bytes = self.read(answer.into_body()).await?;
+        if serde_json::from_slice::<IgnoredAny>(&bytes).is_err() {
+            return Err(self.foreign(status.as_u16(), &bytes));
+        }
         Answer::read(&bytes).map_err(|source| ClientError::Unintelligible {
             status: status.as_u16(),
             source,
@@ -814,11 +888,37 @@ impl Client {
         let mut problem: Problem = serde_json::from_slice(&bytes).unwrap_or_default();
         problem.status = status.as_u16();
         problem.retry_after = retry_after;
-        if problem.code.is_empty() {
-            problem.code = "not_a_problem".to_owned();
-            problem.detail = format!("the server answered {status}");
+        match (problem.code.as_str(), problem.status) {
+            ("", status) => Err(self.foreign(status, &bytes)),
+            (_, 401) => Err(ClientError::Unauthorized(Box::new(problem))),
+            _ => Err(ClientError::Refused(Box::new(problem))),
         }
-        Err(ClientError::Refused(Box::new(problem)))
+    }
+
+    pub(crate) fn retry(&self) -> Option<&RetryPolicy> {
+        self.retry.as_ref()
+    }
+
+    pub(crate) fn get_request(&self, path: &str) -> Builder {
+        self.request(Method::GET, path, Precondition::None)
+    }
+
+    /// Sends a request without a body, and waits for the head of the answer.
+    pub(crate) async fn begin_get(
+        &self,
+        request: Builder,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let body = Full::default().map_err(|never| match never {}).boxed();
+        let request = request.body(body).map_err(|_| ClientError::Address {
+            text: self.server.clone(),
+        })?;
+        let begun = tokio::time::timeout(self.timeout, self.begin(request)).await;
+        begun.unwrap_or_else(|_| {
+            Err(ClientError::Silent {
+                server: self.server.clone(),
+                timeout: self.timeout,
+            })
+        })
     }
 
     /// Reads the whole of an answer.
@@ -829,7 +929,20 @@ impl Client {
         }
     }
 
-    fn broken(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ClientError {
+    /// The error of an answer that is not in the words of the API.
+    pub(crate) fn foreign(&self, status: u16, bytes: &[u8]) -> ClientError {
+        let begins = String::from_utf8_lossy(&bytes[..bytes.len().min(FOREIGN_MAX_BYTES)]);
+        ClientError::Foreign {
+            server: self.server.clone(),
+            status,
+            begins: begins.lines().next().unwrap_or_default().to_owned(),
+        }
+    }
+
+    pub(crate) fn broken(
+        &self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> ClientError {
         ClientError::Broken {
             server: self.server.clone(),
             source: source.into(),
@@ -915,7 +1028,36 @@ pub struct NewTimer {
 }
 
 impl NewTimer {
-    pub(crate) fn to_json(&self) -> String {
+    /// A timer that is due then and posted to this URL, without a body; the rest is as the service and the queue have it.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use countwheel_client::NewTimer;
+    /// use countwheel_durable::Due;
+    ///
+    /// let timer = NewTimer::to("http://127.0.0.1:8080/hook", Due::In(Duration::from_secs(5)));
+    /// assert_eq!(timer.to_json(), r#"{"in":5000,"target":{"url":"http://127.0.0.1:8080/hook"}}"#);
+    /// ```
+    pub fn to(url: impl Into<String>, due: Due) -> Self {
+        Self {
+            due,
+            options: SetOptions::default(),
+            url: url.into(),
+            endpoint: None,
+            method: Method::POST,
+            headers: BTreeMap::new(),
+            timeout: None,
+            body: None,
+            content_type: None,
+            retry: None,
+            tags: Vec::new(),
+        }
+    }
+
+    /// The body of a set, as the contract has it.
+    #[must_use]
+    pub fn to_json(&self) -> String {
         let place = match &self.endpoint {
             // As the queue says.
             None if self.url.is_empty() => json!({}),
@@ -930,7 +1072,7 @@ impl NewTimer {
             false => json!({ "target": target }),
         };
         put_schedule(&mut timer, self.due, self.options.recurrence.as_deref());
-        if let Some(missed) = recurrence::show_missed(self.options.missed) {
+        if let Some(missed) = words::missed(self.options.missed) {
             timer["missed"] = missed;
         }
         if !self.tags.is_empty() {
@@ -1026,7 +1168,9 @@ impl LeaseVerb {
         }
     }
 
-    pub(crate) fn done(self) -> &'static str {
+    /// What was done of a lease, in the words of the command line.
+    #[must_use]
+    pub fn done(self) -> &'static str {
         match self {
             Self::Ack => "acked",
             Self::Nack => "nacked",
@@ -1120,7 +1264,7 @@ impl Filter {
 /// What is asked of a job.
 ///
 /// ```
-/// use countwheel_server::client::{Filter, NewJob};
+/// use countwheel_client::{Filter, NewJob};
 ///
 /// let fire = NewJob {
 ///     queue: "orders".to_owned(),
@@ -1153,7 +1297,7 @@ pub struct NewJob {
 ///
 /// ```
 /// use std::time::Duration;
-/// use countwheel_server::client::JobShift;
+/// use countwheel_client::JobShift;
 /// use countwheel_time::By;
 ///
 /// let later = JobShift::By(By::Later(Duration::from_secs(300)));
@@ -1198,28 +1342,38 @@ pub struct Answer<T> {
     /// What it says.
     pub value: T,
     json: Box<RawValue>,
+    repeated: bool,
 }
 
 impl<T: DeserializeOwned> Answer<T> {
-    fn read(bytes: &[u8]) -> serde_json::Result<Self> {
+    /// Reads an answer of its JSON.
+    ///
+    /// # Errors
+    /// That it is none.
+    pub fn read(bytes: &[u8]) -> serde_json::Result<Self> {
         let json: Box<RawValue> = serde_json::from_slice(bytes)?;
         let value = serde_json::from_str(json.get())?;
-        Ok(Self { value, json })
+        Ok(Self {
+            value,
+            json,
+            repeated: false,
+        })
     }
 }
 
 impl<T> Answer<T> {
+    /// Whether an earlier try of the same request may have taken effect, of which this answer tells then: a set that is
+    /// repeated may replace its own timer. Only of a client [`with_retry`](Client::with_retry).
+    #[must_use]
+    pub fn is_repeated(&self) -> bool {
+        self.repeated
+    }
+
     /// The server's JSON on one line.
     #[must_use]
     pub fn json(&self) -> String {
         one_line(&self.json)
     }
-}
-
-/// JSON on one line: a line break is never part of a text in it.
-#[must_use]
-pub fn one_line(json: &RawValue) -> String {
-    json.get().replace(['\n', '\r'], "")
 }
 
 /// The answer to a set.
@@ -1812,9 +1966,26 @@ pub enum ClientError {
         /// How long was waited.
         timeout: Duration,
     },
+    /// The token is missing or wrong. Nothing was changed.
+    #[error(transparent)]
+    Unauthorized(Box<Problem>),
     /// The server said no. Below status 500 nothing was changed.
     #[error(transparent)]
     Refused(Box<Problem>),
+    /// An answer that is not in the words of the API: no JSON, or a refusal without a code. Most often the URL is that of
+    /// another service, or a proxy has answered.
+    #[error(
+        "{server} answered {status}, and not as Countwheel does{}",
+        told(begins)
+    )]
+    Foreign {
+        /// Where.
+        server: String,
+        /// The status.
+        status: u16,
+        /// The first line of the answer, cut.
+        begins: String,
+    },
     /// The server said yes, but not in words that we know.
     #[error("the answer with status {status} cannot be read: {source}")]
     Unintelligible {
@@ -1830,8 +2001,42 @@ impl ClientError {
     #[must_use]
     pub fn problem(&self) -> Option<&Problem> {
         match self {
-            Self::Refused(problem) => Some(problem),
+            Self::Refused(problem) | Self::Unauthorized(problem) => Some(problem),
             _ => None,
+        }
+    }
+
+    /// The status of the answer, if there was one.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused(problem) | Self::Unauthorized(problem) => Some(problem.status),
+            Self::Unintelligible { status, .. } | Self::Foreign { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Which error it is, as one word.
+    ///
+    /// ```
+    /// use countwheel_client::Client;
+    ///
+    /// assert_eq!(Client::new("127.0.0.1:7070", None).unwrap_err().kind(), "address");
+    /// assert_eq!(Client::new("http://127.0.0.1", Some("a\n")).unwrap_err().kind(), "token");
+    /// ```
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Address { .. } => "address",
+            Self::Token => "token",
+            Self::Policy(_) => "policy",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Broken { .. } => "broken",
+            Self::Silent { .. } => "silent",
+            Self::Unauthorized(_) => "unauthorized",
+            Self::Refused(_) => "refused",
+            Self::Foreign { .. } => "foreign",
+            Self::Unintelligible { .. } => "unintelligible",
         }
     }
 
@@ -1841,8 +2046,15 @@ impl ClientError {
         match self {
             Self::Unreachable { .. } | Self::Broken { .. } | Self::Silent { .. } => true,
             Self::Refused(problem) => problem.status >= 500,
+            Self::Foreign { status, .. } => *status >= 500,
             _ => false,
         }
+    }
+
+    /// Whether the next try may go better: an outage, or a server with too much to do.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.is_outage() || self.status() == Some(429)
     }
 
     /// Whether the request may have taken effect although it seems to have failed.
@@ -1851,6 +2063,7 @@ impl ClientError {
         match self {
             Self::Unreachable { .. } => false,
             Self::Unintelligible { .. } => true,
+            Self::Foreign { status, .. } => *status < 300 || *status >= 500,
             _ => self.is_outage(),
         }
     }
@@ -1878,6 +2091,11 @@ pub struct Problem {
     /// When to ask again.
     #[serde(skip)]
     pub retry_after: Option<Duration>,
+    /// Whether an earlier try of the same request may have taken effect, so that this refusal may be of it: a remove
+    /// that is repeated finds nothing, and a set of a new key finds its own timer. Only of a client
+    /// [`with_retry`](Client::with_retry).
+    #[serde(skip)]
+    pub repeated: bool,
 }
 
 impl Problem {
@@ -1903,6 +2121,14 @@ pub struct FieldError {
     /// What is wrong with it.
     #[serde(default)]
     pub detail: String,
+}
+
+/// What an answer began with, if it had something.
+fn told(begins: &str) -> String {
+    if begins.is_empty() {
+        return String::new();
+    }
+    format!(": {begins:?}")
 }
 
 /// The URL that was meant, if nothing but the scheme is missing.
@@ -1939,14 +2165,6 @@ fn queue_path(queue: Option<&str>, verb: &str) -> String {
     }
 }
 
-pub(crate) fn timer_path(queue: &str, key: &str, verb: &str) -> String {
-    format!("/v1/queues/{}/timers/{}{verb}", escape(queue), escape(key))
-}
-
-fn escape(text: &str) -> impl std::fmt::Display + '_ {
-    utf8_percent_encode(text, &PLAIN)
-}
-
 /// When a timer is due, as the fields of a set say it.
 fn put_schedule(body: &mut Value, due: Due, recurrence: Option<&Recurrence>) {
     let (field, value) = due_field(due);
@@ -1961,7 +2179,7 @@ fn put_schedule(body: &mut Value, due: Due, recurrence: Option<&Recurrence>) {
     {
         fields.remove(field);
     }
-    for (name, value) in recurrence::show(recurrence) {
+    for (name, value) in words::recurrence(recurrence) {
         body[name] = value;
     }
 }
@@ -1988,11 +2206,14 @@ fn millis(span: Duration) -> i64 {
 
 fn retry_json(policy: &RetryPolicy) -> Value {
     let exponential = |first, factor, cap| json!({ "first": millis(first), "factor": factor, "cap": millis(cap) });
-    Value::Object(retry::write(policy.settings(), millis, exponential))
+    Value::Object(words::retry(policy.settings(), millis, exponential))
 }
 
-/// The body of a request that simulates a retry policy.
-pub(crate) fn simulation(
+/// The body of a request that simulates a retry policy. `countwheel simulate` counts it out without a server.
+///
+/// # Errors
+/// [`ClientError`].
+pub fn simulation(
     retry: &RetryPolicy,
     start: Option<Timestamp>,
     limit: u32,
@@ -2006,7 +2227,7 @@ pub(crate) fn simulation(
 }
 
 /// The body of a request that simulates a schedule.
-pub(crate) fn runs_simulation(
+pub fn runs_simulation(
     due: Due,
     recurrence: &Recurrence,
     start: Option<Timestamp>,
@@ -2018,33 +2239,6 @@ pub(crate) fn runs_simulation(
         body["start"] = format_time(start).into();
     }
     body
-}
-
-/// What a server would answer `now` to a simulation with this body, without one.
-pub(crate) fn simulate_here<T: DeserializeOwned>(
-    body: &Value,
-    now: Timestamp,
-) -> Result<Answer<T>, ClientError> {
-    let unreadable = |source| ClientError::Unintelligible {
-        status: 200,
-        source,
-    };
-    let answer = simulate::answer_to(body.to_string().as_bytes(), now).map_err(|problem| {
-        let (status, _, detail) = problem.parts();
-        let fault = problem.pointer().map(|pointer| FieldError {
-            pointer: pointer.to_owned(),
-            detail: detail.to_owned(),
-        });
-        ClientError::Refused(Box::new(Problem {
-            status: status.as_u16(),
-            code: problem.code().to_owned(),
-            detail: detail.to_owned(),
-            errors: fault.into_iter().collect(),
-            ..Problem::default()
-        }))
-    })?;
-    let bytes = serde_json::to_vec(&answer).map_err(unreadable)?;
-    Answer::read(&bytes).map_err(unreadable)
 }
 
 /// Refuses what the API has no words for. The server checks the bounds.

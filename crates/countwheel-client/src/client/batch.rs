@@ -29,16 +29,16 @@ const AHEAD: usize = 64;
 
 /// The last line of the answer to a batch.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
-pub(crate) struct BatchEnd {
+pub struct BatchEnd {
     /// Whether all of the batch was read.
-    pub(crate) end: bool,
+    pub end: bool,
     /// Why not.
     #[serde(default)]
-    pub(crate) reason: String,
+    pub reason: String,
     /// How many operations were answered.
-    pub(crate) operations: u64,
+    pub operations: u64,
     /// How many of them were not done.
-    pub(crate) failed: u64,
+    pub failed: u64,
 }
 
 /// A body of lines, as they come.
@@ -58,7 +58,7 @@ impl Body for Coming {
 }
 
 /// The lines of an answer, as they come.
-pub(crate) struct BatchLines<'a> {
+pub struct BatchLines<'a> {
     client: &'a Client,
     body: Incoming,
     buffer: Vec<u8>,
@@ -68,7 +68,10 @@ pub(crate) struct BatchLines<'a> {
 
 impl BatchLines<'_> {
     /// The next line; `None` at the end of the answer.
-    pub(crate) async fn next(&mut self) -> Result<Option<String>, ClientError> {
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn next(&mut self) -> Result<Option<String>, ClientError> {
         loop {
             let end = self.buffer[self.scanned..]
                 .iter()
@@ -114,7 +117,35 @@ impl Client {
 
     /// Sends operations, one a line, and reads their results as they come. The answer begins once the first
     /// bytes have come.
-    pub(crate) async fn batch(
+    ///
+    /// ```no_run
+    /// use countwheel_client::{Client, ClientError};
+    /// use countwheel_client::batch::BatchEnd;
+    ///
+    /// # async fn batch(client: &Client) -> Result<(), ClientError> {
+    /// let (send, lines) = tokio::sync::mpsc::channel(64);
+    /// tokio::spawn(async move {
+    ///     for key in ["a", "b"] {
+    ///         let operation = serde_json::json!({"op": "fire", "queue": "orders", "key": key});
+    ///         if send.send(Ok(format!("{operation}\n").into())).await.is_err() {
+    ///             return;
+    ///         }
+    ///     }
+    /// });
+    /// let mut results = client.batch(lines).await?;
+    /// while let Some(line) = results.next().await? {
+    ///     match serde_json::from_str::<BatchEnd>(&line) {
+    ///         Ok(end) => println!("{} done, {} refused", end.operations - end.failed, end.failed),
+    ///         Err(_) => println!("{line}"),
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn batch(
         &self,
         lines: mpsc::Receiver<io::Result<Bytes>>,
     ) -> Result<BatchLines<'_>, ClientError> {
@@ -129,7 +160,10 @@ impl Client {
     }
 
     /// Sends operations that are done all together or not at all: their results as JSON.
-    pub(crate) async fn atomic_batch(
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn atomic_batch(
         &self,
         lines: mpsc::Receiver<io::Result<Bytes>>,
     ) -> Result<String, ClientError> {
@@ -141,7 +175,7 @@ impl Client {
 
 /// Sends single operations of many callers as the lines of batches. Its task ends with it.
 #[derive(Clone, Debug)]
-pub(crate) struct Pipe {
+pub struct Pipe {
     jobs: mpsc::Sender<Job>,
     timeout: Duration,
     server: String,
@@ -160,7 +194,7 @@ struct Job {
 
 impl Pipe {
     /// A pipe to the client's server. It connects when it is first used.
-    pub(crate) fn new(client: Client) -> Self {
+    pub fn new(client: Client) -> Self {
         let (jobs, coming) = mpsc::channel(AHEAD);
         let is_off = Arc::<AtomicBool>::default();
         let pipe = Self {
@@ -174,16 +208,16 @@ impl Pipe {
     }
 
     /// Whether an operation can go as this line: it is short enough, and the server takes batches.
-    pub(crate) fn takes(&self, line: &str) -> bool {
+    pub fn takes(&self, line: &str) -> bool {
         line.len() < LINE_MAX_BYTES && !self.is_off.load(Ordering::Relaxed)
     }
 
     /// Asks for an operation, and waits for its result as long as for any answer. `None` if the server takes no
     /// batches: nothing was done.
-    pub(crate) async fn ask<T: DeserializeOwned>(
-        &self,
-        line: String,
-    ) -> Result<Option<T>, ClientError> {
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn ask<T: DeserializeOwned>(&self, line: String) -> Result<Option<T>, ClientError> {
         let (to, result) = oneshot::channel();
         let asked = async {
             let job = Job {
@@ -266,6 +300,13 @@ impl Why {
         match error {
             ClientError::Unreachable { .. } => Self::Unreachable(error.to_string()),
             ClientError::Refused(problem) => Self::Refused(problem),
+            // Whatever answered without a problem is no server of batches.
+            ClientError::Foreign { status, .. } => Self::Refused(Box::new(Problem {
+                status,
+                code: "foreign".to_owned(),
+                detail: error.to_string(),
+                ..Problem::default()
+            })),
             other => Self::Broken(other.to_string()),
         }
     }
