@@ -55,7 +55,7 @@ enum Call {
     Built(String, Vec<String>),
 }
 
-const STAGES: [Stage; 29] = [
+const STAGES: [Stage; 30] = [
     Stage {
         name: "format",
         what: "the code is formatted",
@@ -172,6 +172,12 @@ const STAGES: [Stage; 29] = [
         what: "bits of its files are flipped while it delivers",
         lane: Lane::Server,
         work: Work::Proof(&proofs::DAMAGE),
+    },
+    Stage {
+        name: "api",
+        what: "schemathesis asks for everything in the document of the API, in due form and not: 10 times each",
+        lane: Lane::Server,
+        work: Work::Proof(&proofs::API),
     },
     Stage {
         name: "clients",

@@ -56,6 +56,7 @@ cargo xtask nodes-patroni      10 failovers of a PostgreSQL by Patroni under thr
 cargo xtask nodes-builds OLD NEW
                                two builds of the program in one cluster, and an upgrade of its tables
 cargo xtask moves-long         50 moves of a service into a cluster, each killed; 10 minutes
+cargo xtask api-long           schemathesis asks 100 times for everything in the document, 5 minutes
 cargo xtask clock-long         100 random scenarios of clocks that are set, about 6 minutes
 
 Stages, in order:";
@@ -109,6 +110,7 @@ fn main() -> ExitCode {
         ["copies"] => one(&sim("copies --mixes 2000 --seed fresh")),
         ["fuzz"] => fuzz::run("10"),
         ["fuzz", "--minutes", minutes] => fuzz::run(minutes),
+        ["api-long"] => proofs::API.long(&[("COUNTWHEEL_EXAMPLES", "100")]),
         ["kill-long"] => proofs::KILL.long(&[("COUNTWHEEL_KILLS", "1000")]),
         ["crashes"] => proofs::CRASHES.long(&[
             ("COUNTWHEEL_CRASHES", "6000"),

@@ -147,6 +147,21 @@ const CLOUDEVENTS_PYTHON: Need = Need {
     install: |package| install_from_python(package, &events_in_python()),
 };
 
+/// What asks for everything in the document of the API; which packages exactly, a file beside the proof says.
+const SCHEMATHESIS: Need = Need {
+    package: "schemathesis",
+    is_there: || schemathesis().join("schemathesis/__init__.py").exists(),
+    install: |_| {
+        let list = "crates/countwheel-server/tests/proofs/api/requirements.txt";
+        let packages = std::fs::read_to_string(crate::root().join(list));
+        packages.is_ok_and(|packages| install_from_python(&packages, &schemathesis()))
+    },
+};
+
+fn schemathesis() -> PathBuf {
+    crate::target().join("schemathesis-python")
+}
+
 /// What the client in Python needs: those of `clients/python/requirements.txt` that are not for its checks.
 const CLIENT_PYTHON: Need = Need {
     package: "anyio==4.16.0 \
@@ -393,6 +408,13 @@ pub(crate) const SIGNATURES: Proof = Proof {
         STANDARD_WEBHOOKS_NODE,
         CLOUDEVENTS_PYTHON,
     ],
+    mounts: false,
+    limit_seconds: 120,
+};
+
+pub(crate) const API: Proof = Proof {
+    name: "api",
+    needs: &[PYTHON, SCHEMATHESIS],
     mounts: false,
     limit_seconds: 120,
 };

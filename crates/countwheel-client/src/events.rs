@@ -435,8 +435,7 @@ mod tests {
 
     #[test]
     fn a_filter_is_a_query() {
-        let client = Client::new("http://x", None).unwrap();
-        assert_eq!(client.events(&EventFilter::default()).path, "/v1/events");
+        assert_eq!(EventFilter::default().path(), "/v1/events");
         let filter = EventFilter {
             namespace: Some("n".to_owned()),
             queue: Some("a:b".to_owned()),
@@ -444,6 +443,6 @@ mod tests {
             kinds: vec!["set".to_owned(), "done".to_owned()],
         };
         let path = "/v1/events?namespace=n&queue=a%3Ab&prefix=k%2F&kinds=set%2Cdone";
-        assert_eq!(client.events(&filter).path, path);
+        assert_eq!(filter.path(), path);
     }
 }

@@ -716,6 +716,7 @@ impl Service {
         let events = Events::new(Arc::clone(&log), self.front.event_streams());
         let limits = Config {
             events: Some(log),
+            due_counts: true,
             max_in_flight: budget.attempts,
             flows: Some(Arc::<DeliveryLimits>::clone(&flows)),
             retention: Some(Arc::<Catalogue>::clone(&catalogue)),

@@ -13,6 +13,7 @@ use hyper::Method;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::api::described::requests;
 use crate::api::json::{self, Field, Object};
 use crate::api::problem::Problem;
 use crate::api::timers::{self, Content, SetFields};
@@ -331,7 +332,9 @@ impl Entry {
 fn parse(text: &[u8], line: u64) -> Result<Entry, TraceError> {
     let field = |problem: Problem| TraceError::field(line, &problem);
     let value = json::parse_named("the line", text.trim_ascii_end()).map_err(field)?;
-    let mut object = Field::root(value).object().map_err(field)?;
+    let mut object = Field::root(value)
+        .object_of(&requests::TRACED)
+        .map_err(field)?;
     let operation = object.require("op").map_err(field)?;
     let operation = operation.text().map_err(field)?.into_owned();
     let happened = object.require("t").map_err(field)?;
@@ -654,7 +657,7 @@ mod tests {
                 "line 1: one of in, at, every, every_after, cron is needed",
             ),
             (
-                r#""op":"set","in":1,"at":2"#,
+                r#""op":"set","in":1,"at":"2026-03-01T12:00:00Z""#,
                 "line 1: only one of in, at may be given",
             ),
             (
@@ -698,7 +701,7 @@ mod tests {
             (r#""op":"move""#, "line 1: exactly one of in, at is needed"),
             (
                 r#""op":"move","by":"5m""#,
-                "line 1: exactly one of in, at is needed",
+                r#"line 1: /by: the field "by" is unknown"#,
             ),
             (
                 r#""op":"move","in":1,"body":1"#,

@@ -13,6 +13,7 @@ use countwheel_durable::{
 use countwheel_time::Timestamp;
 use serde::Serialize;
 
+use super::described::{operations, requests};
 use super::idempotency;
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
@@ -83,7 +84,7 @@ pub(super) async fn runs(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let name = timer_of(&uri)?;
-    let query = Query::of(&uri, &["limit", "after"])?;
+    let query = Query::of(&uri, &operations::RUNS.query_names())?;
     precondition(&headers, Honoured::Nothing)?;
     let limit = query.read("limit", "a number from 1 to 1000", |text| {
         text.parse()
@@ -155,7 +156,7 @@ struct Asked {
 
 impl Asked {
     fn read(body: &[u8], now: Timestamp) -> Result<Self, Problem> {
-        let mut object = Field::root(json::parse(body)?).object()?;
+        let mut object = Field::root(json::parse(body)?).object_of(&requests::BACKFILL)?;
         let (from, until) = (object.require("from")?, object.require("until")?);
         let (limit, is_dry) = (object.take("limit"), object.take("dry_run"));
         object.finish()?;

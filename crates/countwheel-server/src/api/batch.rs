@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::described::{operations, requests};
 use super::json::{self, Field, Kind, Object};
 use super::leases;
 use super::problem::{Code, Problem};
@@ -416,7 +417,7 @@ pub(super) async fn batch(
 /// A batch of so many operations at the most.
 async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Response, Problem> {
     precondition(request.headers(), Honoured::Nothing)?;
-    let query = Query::of(request.uri(), &["atomic"])?;
+    let query = Query::of(request.uri(), &operations::BATCH.query_names())?;
     let is_atomic = query.read("atomic", "true or false", |text| text.parse::<bool>().ok())?;
     if !has_type(request.headers(), "application/x-ndjson")? {
         let detail = "send a batch as content-type: application/x-ndjson, one object a line";
@@ -1077,7 +1078,12 @@ impl Drop for Lines {
 
 /// Reads a line.
 async fn read(app: &App, line: &[u8], trace: Option<&TraceContext>) -> Result<Operation, Problem> {
-    let mut object = Field::root(json::parse_named("the line", line)?).object()?;
+    let object = Field::root(json::parse_named("the line", line)?).object()?;
+    let op = object.peek("op").ok_or_else(|| object.missing("op"))?;
+    let shape = requests::line(&op.text()?);
+    let known = "an op is one of set, move, remove, fire, revive, ack, nack";
+    let shape = shape.ok_or_else(|| op.malformed(known))?;
+    let mut object = object.shaped(shape)?;
     let op = object.require("op")?;
     let verb = op.text()?;
     if verb == "ack" || verb == "nack" {

@@ -12,6 +12,7 @@ use countwheel_durable::store::{Durability, Shard};
 use countwheel_postgres::PostgresServer;
 use serde::Serialize;
 
+use super::described::requests;
 use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, json_body, optional_json_body, precondition, text_segment};
@@ -349,7 +350,7 @@ pub(super) async fn shift(
     });
     let shard = Shard(shard.ok_or_else(no_such_shard)?);
     let body = json_body(&app, request).await?;
-    let mut object = Field::root(json::parse(&body)?).object()?;
+    let mut object = Field::root(json::parse(&body)?).object_of(&requests::MOVE_SHARD)?;
     let node = object.require("node")?;
     let name = match node.kind() {
         Kind::Null => None,
@@ -382,7 +383,7 @@ pub(super) async fn rebalance(
     precondition(request.headers(), Honoured::Nothing)?;
     let mut dry_run = false;
     if let Some(body) = optional_json_body(&app, request).await? {
-        let mut object = Field::root(json::parse(&body)?).object()?;
+        let mut object = Field::root(json::parse(&body)?).object_of(&requests::REBALANCE)?;
         if let Some(field) = object.take("dry_run") {
             dry_run = field.truth()?;
         }
@@ -422,7 +423,9 @@ async fn without_body(app: &App, request: Request<Body>) -> Result<(), Problem> 
     Query::of(request.uri(), &[])?;
     without_condition(request.headers())?;
     if let Some(body) = optional_json_body(app, request).await? {
-        Field::root(json::parse(&body)?).object()?.finish()?;
+        Field::root(json::parse(&body)?)
+            .object_of(&requests::NOTHING)?
+            .finish()?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use countwheel_time::{Clock, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::described::requests;
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, QueueVerb, json_body, precondition, queue_and_verb_of};
@@ -163,7 +164,7 @@ async fn pause(
     Query::of(request.uri(), &[])?;
     let mut until = None;
     if let Some(body) = super::request::optional_json_body(app, request).await? {
-        let mut object = Field::root(json::parse(&body)?).object()?;
+        let mut object = Field::root(json::parse(&body)?).object_of(&requests::PAUSE)?;
         if object.has("in") || object.has("at") {
             until = Some(end(app, due(&mut object)?)?);
         }
@@ -180,7 +181,7 @@ async fn drain(
     without_condition(request.headers())?;
     Query::of(request.uri(), &[])?;
     let body = json_body(app, request).await?;
-    let mut object = Field::root(json::parse(&body)?).object()?;
+    let mut object = Field::root(json::parse(&body)?).object_of(&requests::DRAIN)?;
     let mode = object.require("mode")?;
     let until = object.has("in") || object.has("at");
     let mode = match (&*mode.text()?, until) {
@@ -192,10 +193,8 @@ async fn drain(
         ("remove", false) => DrainMode::Remove,
         ("hold" | "remove", true) => {
             let only = "only a drain of mode \"fire\" has an end";
-            return Err(object.unknown().unwrap_or_else(|| {
-                let end = object.take("in").or_else(|| object.take("at"));
-                end.unwrap_or(mode).malformed(only)
-            }));
+            let end = object.take("in").or_else(|| object.take("at"));
+            return Err(end.unwrap_or(mode).malformed(only));
         }
         _ => return Err(mode.malformed("a mode is \"fire\", \"hold\" or \"remove\"")),
     };
@@ -253,7 +252,9 @@ async fn resume(
     without_condition(request.headers())?;
     Query::of(request.uri(), &[])?;
     if let Some(body) = super::request::optional_json_body(app, request).await? {
-        Field::root(json::parse(&body)?).object()?.finish()?;
+        Field::root(json::parse(&body)?)
+            .object_of(&requests::NOTHING)?
+            .finish()?;
     }
     app.read(move |timers| {
         let was = timers.resume(queue.as_ref())?;

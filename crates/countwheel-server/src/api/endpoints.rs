@@ -16,6 +16,7 @@ use countwheel_durable::{
 use serde::Serialize;
 use serde_json::Value;
 
+use super::described::{operations, requests};
 use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
 use super::request::{
@@ -284,7 +285,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     fn is_none(count: &usize) -> bool {
         *count == 0
     }
-    let query = Query::of(&uri, &["limit", "after"])?;
+    let query = Query::of(&uri, &operations::LIST_ENDPOINTS.query_names())?;
     let limit = query.read("limit", "a number from 1 to 1000", |text| {
         let limit = text.parse().ok();
         limit.filter(|limit| (1..=1_000).contains(limit))
@@ -400,7 +401,7 @@ pub(super) async fn test(
 
 /// Reads what a test sends, and what follows the URL of the endpoint.
 fn read_test(body: &[u8], name: &EndpointName) -> Result<(Job, String), Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::TEST_ENDPOINT)?;
     let (method, path) = (object.take("method"), object.take("path"));
     let (body, headers) = (object.take("body"), object.take("headers"));
     object.finish()?;
@@ -527,7 +528,7 @@ fn read(
     name: &EndpointName,
     before: Option<&Endpoint>,
 ) -> Result<Endpoint, Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::PUT_ENDPOINT)?;
     let url = object.require("url")?;
     let headers = object.take("headers");
     let timeout = object.take("timeout");
@@ -657,7 +658,7 @@ fn read_allow(
 
 /// When an endpoint is left alone, and for how long.
 fn read_breaker(field: &Field<'_>) -> Result<Breaker, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::BREAKER)?;
     let (failures, pause) = (object.take("failures"), object.take("pause"));
     let pause_max = object.take("pause_max");
     object.finish()?;
@@ -742,7 +743,7 @@ pub(super) fn read_concurrency(field: &Field<'_>, ceilings: &Ceilings) -> Result
 
 /// How many attempts may start a second.
 pub(super) fn read_rate(field: &Field<'_>) -> Result<Rate, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::RATE)?;
     let per_second = object.require("per_second")?;
     let burst = object.take("burst");
     object.finish()?;
@@ -813,7 +814,7 @@ impl Sealing<'_> {
                 None => self.new_secret(element, drawn_id()?, &text),
             };
         }
-        let mut object = element.object()?;
+        let mut object = element.object_of(&requests::SECRET)?;
         let id = object.require("id")?;
         let secret = object.take("secret");
         object.finish()?;
@@ -861,7 +862,7 @@ impl Sealing<'_> {
     }
 
     fn client(&self, field: &Field<'_>) -> Result<ClientCertificate, Problem> {
-        let mut object = field.object()?;
+        let mut object = field.object_of(&requests::CERTIFICATE)?;
         let certificate = object.require("certificate")?;
         let key = object.take("key");
         object.finish()?;

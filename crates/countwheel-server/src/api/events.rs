@@ -18,6 +18,7 @@ use hyper::body::Frame;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 
+use super::described::operations;
 use super::problem::{Code, Problem};
 use super::request::{Query, only};
 use super::{App, timers};
@@ -408,8 +409,7 @@ pub(super) async fn stream(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let uri = request.uri();
-    let known = ["namespace", "queue", "prefix", "kinds", "after"];
-    let query = Query::of(uri, &known)?;
+    let query = Query::of(uri, &operations::EVENTS.query_names())?;
     let filter = Filter {
         namespace: query.read("namespace", "the name of a namespace", |text| {
             Namespace::new(text).ok()

@@ -14,6 +14,7 @@ use countwheel_durable::{
 use countwheel_time::Timestamp;
 use serde::Serialize;
 
+use super::described::requests;
 use super::json::{self, Field, Object};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, json_body, optional_json_body, precondition, text_segment};
@@ -184,7 +185,9 @@ pub(super) async fn cancel(
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
     if let Some(body) = optional_json_body(&app, request).await? {
-        Field::root(json::parse(&body)?).object()?.finish()?;
+        Field::root(json::parse(&body)?)
+            .object_of(&requests::NOTHING)?
+            .finish()?;
     }
     app.read(move |timers| {
         let job = timers.cancel_job(id)?.ok_or_else(no_such_job)?;
@@ -216,7 +219,7 @@ fn refusal(error: JobError) -> Problem {
 
 /// What is asked of a job.
 fn read(body: &[u8], now: Timestamp) -> Result<JobOrder, Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::JOB)?;
     let queue = object.require("queue")?;
     let action = object.require("action")?;
     let filter = object.require("filter")?;
@@ -244,7 +247,7 @@ fn read(body: &[u8], now: Timestamp) -> Result<JobOrder, Problem> {
     Ok(JobOrder {
         queue,
         action,
-        filter: read_filter(filter.object()?, action)?,
+        filter: read_filter(filter.object_of(&requests::JOB_FILTER)?, action)?,
         rate: rate.as_ref().map(read_rate).transpose()?,
         dry_run: dry_run.map_or(Ok(false), |field| field.truth())?,
     })
@@ -272,7 +275,7 @@ fn read_filter(mut object: Object<'_>, action: JobAction) -> Result<JobFilter, P
 }
 
 fn read_move(field: &Field<'_>, now: Timestamp) -> Result<Shift, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::MOVE)?;
     let (kind, field) = object.one_of(&["in", "at", "by"])?;
     object.finish()?;
     match kind {

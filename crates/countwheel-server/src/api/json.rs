@@ -11,6 +11,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::described::{self, Shape};
 use super::problem::Problem;
 
 /// How many arrays and objects may enclose each other.
@@ -205,7 +206,7 @@ impl<'a> Field<'a> {
             Some(b'[') => Kind::Array,
             Some(b't' | b'f') => Kind::Bool,
             Some(b'n') => Kind::Null,
-            _ => Kind::Number(self.raw),
+            _ => Kind::Number(whole_of(self.raw)),
         }
     }
 
@@ -250,6 +251,11 @@ impl<'a> Field<'a> {
         Ok(elements.into_iter().enumerate().map(field).collect())
     }
 
+    /// An object of this shape: what the table does not have is refused, before anything is read.
+    pub(crate) fn object_of(&self, shape: &'static Shape) -> Result<Object<'a>, Problem> {
+        self.object()?.shaped(shape)
+    }
+
     pub(crate) fn object(&self) -> Result<Object<'a>, Problem> {
         let Kind::Object = self.kind() else {
             return Err(self.malformed("must be an object"));
@@ -267,7 +273,20 @@ impl<'a> Field<'a> {
                 })
                 .collect(),
             pointer: self.pointer.clone(),
+            shape: None,
         })
+    }
+}
+
+/// A number without a fraction that is nothing: `5.0` is the whole number 5, as in a schema.
+fn whole_of(number: &str) -> &str {
+    let whole = number.split_once('.').filter(|(_, fraction)| {
+        let mut digits = fraction.bytes();
+        digits.all(|digit| digit == b'0')
+    });
+    match whole.map_or(number, |(whole, _)| whole) {
+        "-0" => "0",
+        whole => whole,
     }
 }
 
@@ -280,133 +299,60 @@ fn escape(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// Every name of a member that an object of the API or of a trace may have. Where a member is missing,
-/// one with another name is most likely a misspelling of it.
-const KNOWN_NAMES: [&str; 106] = [
-    "accept_loss",
-    "action",
-    "adaptive",
-    "allow",
-    "at",
-    "auto_disable",
-    "body",
-    "body_base64",
-    "breaker",
-    "burst",
-    "by",
-    "ca",
-    "cap",
-    "certificate",
-    "client_certificate",
-    "cloudevents",
-    "concurrency",
-    "content_type",
-    "cron",
-    "dead",
-    "detail",
-    "disabled",
-    "done",
-    "dry_run",
-    "due_after",
-    "due_before",
-    "egress_proxy",
-    "end",
-    "endpoint",
-    "every",
-    "every_after",
-    "exponential",
-    "factor",
-    "failures",
-    "filter",
-    "first",
-    "fixed",
-    "from",
-    "headers",
-    "http",
-    "id",
-    "if_match",
-    "if_none_match",
-    "in",
-    "increment",
-    "items",
-    "jitter",
-    "key",
-    "lease",
-    "limit",
-    "linear",
-    "max",
-    "max_age",
-    "max_attempts",
-    "method",
-    "min",
-    "missed",
-    "mode",
-    "move",
-    "name",
-    "node",
-    "only",
-    "op",
-    "overlap",
-    "path",
-    "pause",
-    "pause_max",
-    "payload_limit",
-    "per_second",
-    "placement",
-    "prefix",
-    "preset",
-    "priority",
-    "queue",
-    "queues",
-    "rate",
-    "repeats",
-    "retention",
-    "retry",
-    "schedule",
-    "schema",
-    "secret",
-    "secrets",
-    "serial",
-    "serial_key",
-    "skip_if_older_than",
-    "source",
-    "spread",
-    "start",
-    "state",
-    "states",
-    "statuses",
-    "store",
-    "store_ca",
-    "t",
-    "tags",
-    "target",
-    "timeout",
-    "timers",
-    "token",
-    "type",
-    "until",
-    "url",
-    "wait",
-    "worker",
-    "zone",
-];
-
 /// An object whose members are taken one by one; what is left at the end is unknown.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Object<'a> {
     members: Vec<(Cow<'a, str>, Field<'a>)>,
     pointer: String,
+    /// What the table says of it, where it is one of the table.
+    shape: Option<&'static Shape>,
 }
 
 impl<'a> Object<'a> {
+    /// The same as one of this shape. First are the names that it does not have, then the values of a wrong type, then what
+    /// is missing.
+    pub(crate) fn shaped(self, shape: &'static Shape) -> Result<Self, Problem> {
+        let unknown = |(name, _): &&(Cow<'_, str>, Field<'_>)| shape.field(name).is_none();
+        if let Some((name, field)) = self.members.iter().find(unknown) {
+            return Err(field.malformed(format!("the field {name:?} is unknown")));
+        }
+        for (name, field) in &self.members {
+            let described = shape.field(name);
+            if let Some(described) = described.filter(|it| !it.kind.takes(field.raw)) {
+                return Err(field.malformed(described.kind.must_be()));
+            }
+        }
+        let is_missing = |field: &&described::Field| {
+            field.is_required && self.members.iter().all(|(name, _)| name != field.name)
+        };
+        if let Some(field) = shape.all().find(is_missing) {
+            return Err(self.missing(field.name));
+        }
+        Ok(Self {
+            shape: Some(shape),
+            ..self
+        })
+    }
+
+    /// Whether the table has the name, as far as it has the object.
+    fn is_described(&self, name: &str) -> bool {
+        self.shape.is_none_or(|shape| shape.field(name).is_some())
+    }
+
+    /// A member that stays.
+    pub(crate) fn peek(&self, name: &str) -> Option<Field<'a>> {
+        let found = self.members.iter().find(|(member, _)| member == name);
+        found.map(|(_, field)| field.clone())
+    }
+
     pub(crate) fn take(&mut self, name: &str) -> Option<Field<'a>> {
-        debug_assert!(KNOWN_NAMES.contains(&name), "{name} is no known name");
+        debug_assert!(self.is_described(name), "{name} is not in the table");
         let found = self.members.iter().position(|(member, _)| member == name)?;
         Some(self.members.swap_remove(found).1)
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        debug_assert!(KNOWN_NAMES.contains(&name), "{name} is no known name");
+        debug_assert!(self.is_described(name), "{name} is not in the table");
         self.members.iter().any(|(member, _)| member == name)
     }
 
@@ -416,9 +362,6 @@ impl<'a> Object<'a> {
 
     /// A refusal because of a field that is not there.
     pub(crate) fn missing(&self, name: &str) -> Problem {
-        if let Some(unknown) = self.unknown() {
-            return unknown;
-        }
         Problem::malformed(format!("the field {name:?} is missing"))
             .at(format!("{}/{name}", self.pointer))
     }
@@ -434,12 +377,9 @@ impl<'a> Object<'a> {
             .collect::<Vec<_>>();
         match (found.pop(), found.is_empty()) {
             (Some(only), true) => Ok(only),
-            (found, _) => {
+            _ => {
                 let needed = format!("exactly one of {} is needed", names.join(", "));
-                Err(match found {
-                    None => self.lacking(needed),
-                    Some(_) => self.malformed(needed),
-                })
+                Err(self.malformed(needed))
             }
         }
     }
@@ -473,19 +413,6 @@ impl<'a> Object<'a> {
             Some((name, field)) => Err(field.malformed(format!("the field {name:?} is unknown"))),
             None => Ok(()),
         }
-    }
-
-    /// A refusal of a member that no object has, if there is one.
-    pub(crate) fn unknown(&self) -> Option<Problem> {
-        let mut left = self.members.iter();
-        let (name, field) = left.find(|(name, _)| !KNOWN_NAMES.contains(&name.as_ref()))?;
-        Some(field.malformed(format!("the field {name:?} is unknown")))
-    }
-
-    /// A refusal because something is not there, or because of a member that no object has.
-    pub(crate) fn lacking(&self, detail: impl Into<String>) -> Problem {
-        let unknown = self.unknown();
-        unknown.unwrap_or_else(|| self.malformed(detail))
     }
 
     /// A refusal that points to the object.
@@ -543,6 +470,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::described::requests;
     use super::*;
 
     fn refused(text: &str) -> String {
@@ -616,23 +544,43 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelled_name_is_told_and_not_the_one_that_is_missing() {
-        let said = |text: &[u8]| {
-            let mut object = Field::root(parse(text).unwrap()).object().unwrap();
-            let one = format!("{:?}", object.require("url").expect_err("none is there"));
-            let of = format!(
-                "{:?}",
-                object.one_of(&["in", "at"]).expect_err("none is there")
-            );
-            (one, of)
+    fn a_fraction_that_is_nothing_makes_no_other_number() {
+        let whole = |text: &str| {
+            Field::root(parse(text.as_bytes()).unwrap())
+                .whole()
+                .unwrap()
         };
-        let (one, of) = said(br#"{"timeout": 1, "ulr": 2}"#);
-        for said in [one, of] {
-            assert!(said.contains("/ulr") && said.contains("unknown"), "{said}");
+        for (text, number) in [("5.0", 5), ("5.000", 5), ("0.0", 0), ("-0", 0), ("-0.0", 0)] {
+            assert_eq!(whole(text), Some(number), "{text}");
         }
-        // A name that other objects have is no misspelling.
-        let (one, of) = said(br#"{"timeout": 1}"#);
-        assert!(one.contains("missing"), "{one}");
-        assert!(of.contains("exactly one of in, at is needed"), "{of}");
+        for text in ["5.5", "5.01", "5.0e1", "-1", "-1.0", "1e400"] {
+            assert_eq!(whole(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_the_table_does_not_have_is_refused_first() {
+        let said = |text: &[u8]| {
+            let root = Field::root(parse(text).unwrap());
+            let problem = root
+                .object_of(&requests::PUT_ENDPOINT)
+                .expect_err("it is wrong");
+            (
+                problem.pointer().unwrap().to_owned(),
+                problem.parts().2.to_owned(),
+            )
+        };
+        let unknown = |name: &str| (format!("/{name}"), format!("the field {name:?} is unknown"));
+        assert_eq!(said(br#"{"timeout": 1, "ulr": 2}"#), unknown("ulr"));
+        // A name that other objects have is as unknown here.
+        assert_eq!(said(br#"{"url": 1, "key": 2}"#), unknown("key"));
+        let missing = ("/url".to_owned(), "the field \"url\" is missing".to_owned());
+        assert_eq!(said(br#"{"timeout": 1}"#), missing);
+        let (pointer, detail) = said(br#"{"timeout": true}"#);
+        assert_eq!(pointer, "/timeout");
+        assert!(
+            detail.contains("must be a number of milliseconds"),
+            "{detail}"
+        );
     }
 }

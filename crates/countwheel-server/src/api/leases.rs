@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::described::{Shape, requests};
 use super::endpoints::invalid;
 use super::json::{self, Field, Object};
 use super::problem::{Code, Problem};
@@ -144,7 +145,7 @@ pub(super) async fn of_queue(
     let caller = request.extensions().get::<Caller>().copied();
     let mut asked = Asked::default();
     if let Some(body) = optional_json_body(app, request).await? {
-        let mut object = Field::root(json::parse(&body)?).object()?;
+        let mut object = Field::root(json::parse(&body)?).object_of(&requests::LEASE)?;
         asked = read_asked(&mut object)?;
         object.finish()?;
     }
@@ -162,7 +163,7 @@ pub(super) async fn of_queues(
     Query::of(request.uri(), &[])?;
     let caller = request.extensions().get::<Caller>().copied();
     let body = json_body(&app, request).await?;
-    let mut object = Field::root(json::parse(&body)?).object()?;
+    let mut object = Field::root(json::parse(&body)?).object_of(&requests::LEASE_OF_QUEUES)?;
     let field = object.require("queues")?;
     let mut queues: Vec<QueueName> = Vec::new();
     for element in field.elements()? {
@@ -406,17 +407,20 @@ enum Items<T> {
 async fn items<T>(
     app: &App,
     request: Request<Body>,
+    (one, many): (&'static Shape, &'static Shape),
     read: impl Fn(&mut Object<'_>) -> Result<T, Problem>,
 ) -> Result<Items<T>, Problem> {
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
     let body = json_body(app, request).await?;
-    let mut object = Field::root(json::parse(&body)?).object()?;
+    let object = Field::root(json::parse(&body)?).object()?;
     if !object.has("items") {
+        let mut object = object.shaped(one)?;
         let item = read(&mut object)?;
         object.finish()?;
         return Ok(Items::One(item));
     }
+    let mut object = object.shaped(many)?;
     let field = object.require("items")?;
     object.finish()?;
     let elements = field.elements()?;
@@ -425,7 +429,7 @@ async fn items<T>(
     }
     let mut items = Vec::with_capacity(elements.len());
     for element in elements {
-        let mut object = element.object()?;
+        let mut object = element.object_of(one)?;
         items.push(read(&mut object)?);
         object.finish()?;
     }
@@ -590,7 +594,7 @@ pub(super) async fn ack(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let items = items(&app, request, read_item).await?;
+    let items = items(&app, request, (&requests::ACK, &requests::ACKS), read_item).await?;
     settle_all(&app, items, |item: Item| settle_request(item, acked())).await
 }
 
@@ -613,7 +617,13 @@ pub(super) async fn nack(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let items = items(&app, request, read_nack).await?;
+    let items = items(
+        &app,
+        request,
+        (&requests::NACK, &requests::NACKS),
+        read_nack,
+    )
+    .await?;
     settle_all(&app, items, |(item, outcome)| settle_request(item, outcome)).await
 }
 
@@ -655,11 +665,16 @@ pub(super) async fn extend(
     State(app): State<Arc<App>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let items = items(&app, request, |object| {
-        let item = read_item(object)?;
-        let lease = object.require("lease")?;
-        Ok((item, read_lease(&lease)?))
-    });
+    let items = items(
+        &app,
+        request,
+        (&requests::EXTEND, &requests::EXTENDS),
+        |object| {
+            let item = read_item(object)?;
+            let lease = object.require("lease")?;
+            Ok((item, read_lease(&lease)?))
+        },
+    );
     let items = items.await?;
     let request = |(item, lease): (Item, Duration)| {
         let name = item.name.clone();

@@ -4,6 +4,7 @@ pub(crate) mod backfill;
 pub(crate) mod batch;
 mod cluster;
 pub(crate) mod cors;
+pub(crate) mod described;
 mod drain;
 pub(crate) mod endpoints;
 pub(crate) mod events;
@@ -634,6 +635,10 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/healthz", get(operate::healthz))
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
+        .route("/openapi.json", get(described::pages::document))
+        .route("/reference", get(described::pages::reference))
+        .route("/problems", get(described::pages::problems))
+        .route("/problems/{code}", get(described::pages::problem))
         .route("/v1/queues", get(queues::list))
         .route("/v1/queues:pause", post(drain::pause_all))
         .route("/v1/queues:drain", post(drain::drain_all))
@@ -658,8 +663,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/endpoints/{name}", endpoint)
         .route("/v1/cluster", get(cluster::glance))
         .route("/v1/cluster/nodes", get(cluster::nodes))
-        .route("/v1/cluster/nodes/{name}/drain", post(cluster::drain))
-        .route("/v1/cluster/nodes/{name}/undrain", post(cluster::undrain))
+        .route("/v1/cluster/nodes/{node}/drain", post(cluster::drain))
+        .route("/v1/cluster/nodes/{node}/undrain", post(cluster::undrain))
         .route("/v1/cluster/shards", get(cluster::shards))
         .route("/v1/cluster/shards/{shard}/move", post(cluster::shift))
         .route("/v1/cluster/rebalance", post(cluster::rebalance))

@@ -10,6 +10,7 @@ use axum::response::Response;
 use countwheel_postgres::{PostgresError, PostgresOptions};
 use serde::Serialize;
 
+use super::described::requests;
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, json_body, precondition};
@@ -73,8 +74,17 @@ pub(super) async fn begin(
 
 /// The database, as the command line names it.
 fn options(body: &[u8]) -> Result<PostgresOptions, Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
-    let store = object.require("store")?.text()?.into_owned();
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::MOVE_TO)?;
+    let field = object.require("store")?;
+    let store = field.text()?.into_owned();
+    if !["postgres://", "postgresql://"]
+        .iter()
+        .any(|scheme| store.starts_with(scheme))
+    {
+        return Err(
+            field.malformed("must be the URL of a PostgreSQL: postgres://user@host:5432/database")
+        );
+    }
     let mut options = PostgresOptions::new(store);
     if let Some(field) = object.take("schema") {
         options.schema = field.text()?.into_owned();

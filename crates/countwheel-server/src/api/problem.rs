@@ -86,6 +86,87 @@ pub(crate) enum Code {
 }
 
 impl Code {
+    /// Every one of them.
+    pub(crate) const ALL: [Self; 50] = [
+        Self::IdempotencyInProgress,
+        Self::IdempotencyMismatch,
+        Self::Malformed,
+        Self::LeaseLost,
+        Self::PlacementFixed,
+        Self::PushQueue,
+        Self::PullQueue,
+        Self::InvalidKey,
+        Self::InvalidQueue,
+        Self::Unauthorized,
+        Self::Forbidden,
+        Self::NotFound,
+        Self::MethodNotAllowed,
+        Self::Timeout,
+        Self::Conflict,
+        Self::Draining,
+        Self::Purging,
+        Self::Gone,
+        Self::RevisionMismatch,
+        Self::Exists,
+        Self::TooLarge,
+        Self::UriTooLong,
+        Self::HeadTooLarge,
+        Self::NotImplemented,
+        Self::UnsupportedMediaType,
+        Self::ExpectationFailed,
+        Self::Unschedulable,
+        Self::InvalidRetry,
+        Self::InvalidTarget,
+        Self::BatchSpansShards,
+        Self::Overloaded,
+        Self::Internal,
+        Self::Unreadable,
+        Self::Unavailable,
+        Self::StoreUnavailable,
+        Self::ShardUnavailable,
+        Self::Unknown,
+        Self::StorageFull,
+        Self::NoCluster,
+        Self::UnknownNode,
+        Self::NodeDraining,
+        Self::LastNode,
+        Self::InvalidEndpoint,
+        Self::InvalidSetting,
+        Self::AboveCeiling,
+        Self::InUse,
+        Self::NotEmpty,
+        Self::SecretKeyRequired,
+        Self::TooManyJobs,
+        Self::TooBroad,
+    ];
+
+    /// The code, for programs.
+    pub(crate) const fn name(self) -> &'static str {
+        self.parts().0
+    }
+
+    /// The status of answers with it.
+    pub(crate) fn status(self) -> u16 {
+        self.parts().1.as_u16()
+    }
+
+    /// The code in words.
+    pub(crate) const fn title(self) -> &'static str {
+        self.parts().2
+    }
+
+    /// When to ask again, in seconds.
+    pub(crate) const fn retry_after(self) -> Option<&'static str> {
+        match self {
+            Self::Overloaded
+            | Self::StoreUnavailable
+            | Self::ShardUnavailable
+            | Self::IdempotencyInProgress => Some("1"),
+            Self::StorageFull => Some(FULL_RETRY_SECONDS),
+            _ => None,
+        }
+    }
+
     /// The code's name, its status and its title.
     const fn parts(self) -> (&'static str, StatusCode, &'static str) {
         use StatusCode as S;
@@ -357,21 +438,11 @@ impl IntoResponse for Problem {
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        match self.code {
-            Code::Overloaded
-            | Code::StoreUnavailable
-            | Code::ShardUnavailable
-            | Code::IdempotencyInProgress => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-            }
-            Code::StorageFull => {
-                let seconds = HeaderValue::from_static(FULL_RETRY_SECONDS);
-                headers.insert(header::RETRY_AFTER, seconds);
-            }
-            Code::Unauthorized => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            _ => {}
+        if let Some(seconds) = self.code.retry_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
+        }
+        if self.code == Code::Unauthorized {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }
@@ -510,59 +581,6 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Code; 50] = [
-        Code::IdempotencyInProgress,
-        Code::IdempotencyMismatch,
-        Code::Malformed,
-        Code::LeaseLost,
-        Code::PlacementFixed,
-        Code::PushQueue,
-        Code::PullQueue,
-        Code::InvalidKey,
-        Code::InvalidQueue,
-        Code::Unauthorized,
-        Code::Forbidden,
-        Code::NotFound,
-        Code::MethodNotAllowed,
-        Code::Timeout,
-        Code::Conflict,
-        Code::Draining,
-        Code::Purging,
-        Code::Gone,
-        Code::RevisionMismatch,
-        Code::Exists,
-        Code::TooLarge,
-        Code::UriTooLong,
-        Code::HeadTooLarge,
-        Code::NotImplemented,
-        Code::UnsupportedMediaType,
-        Code::ExpectationFailed,
-        Code::Unschedulable,
-        Code::InvalidRetry,
-        Code::InvalidTarget,
-        Code::BatchSpansShards,
-        Code::Overloaded,
-        Code::Internal,
-        Code::Unreadable,
-        Code::Unavailable,
-        Code::StoreUnavailable,
-        Code::ShardUnavailable,
-        Code::Unknown,
-        Code::StorageFull,
-        Code::NoCluster,
-        Code::UnknownNode,
-        Code::NodeDraining,
-        Code::LastNode,
-        Code::InvalidEndpoint,
-        Code::InvalidSetting,
-        Code::AboveCeiling,
-        Code::InUse,
-        Code::NotEmpty,
-        Code::SecretKeyRequired,
-        Code::TooManyJobs,
-        Code::TooBroad,
-    ];
-
     /// The rows `| status | `code`, … | when |` of the contract.
     fn written() -> BTreeSet<(u16, String)> {
         let text = include_str!("../../../../docs/api.md");
@@ -583,7 +601,7 @@ mod tests {
     /// A code that only one of the two has is a caller that nobody told.
     #[test]
     fn the_contract_has_every_code_with_its_status() {
-        let parts = ALL.map(Code::parts);
+        let parts = Code::ALL.map(Code::parts);
         let codes = parts.map(|(code, status, _)| (status.as_u16(), code.to_owned()));
         assert_eq!(BTreeSet::from(codes), written());
     }

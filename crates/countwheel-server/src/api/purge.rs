@@ -7,6 +7,7 @@ use countwheel_durable::{Key, Purge, PurgeError, PurgeFilter, QueueName, StateKi
 use countwheel_time::Timestamp;
 use serde::Serialize;
 
+use super::described::requests;
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, optional_json_body, precondition};
@@ -91,7 +92,9 @@ pub(super) async fn cancel(
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
     if let Some(body) = optional_json_body(app, request).await? {
-        Field::root(json::parse(&body)?).object()?.finish()?;
+        Field::root(json::parse(&body)?)
+            .object_of(&requests::NOTHING)?
+            .finish()?;
     }
     app.read(move |timers| {
         let cancelled = timers.cancel_purge(&queue)?;
@@ -118,7 +121,7 @@ fn refusal(error: PurgeError) -> Problem {
 
 /// What a purge is to remove.
 fn read(body: &[u8]) -> Result<PurgeFilter, Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::PURGE)?;
     let states = object.take("states");
     let prefix = object.take("prefix");
     let due_after = object.take("due_after");

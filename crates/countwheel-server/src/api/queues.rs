@@ -17,6 +17,7 @@ use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::described::{operations, requests};
 use super::drain::DrainBody;
 use super::endpoints::{
     above_ceiling, counted, invalid, read_concurrency, read_rate, read_statuses,
@@ -97,7 +98,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
         #[serde(skip_serializing_if = "Option::is_none")]
         drain: Option<DrainBody>,
     }
-    let query = Query::of(&uri, &["limit", "after", "prefix", "state"])?;
+    let query = Query::of(&uri, &operations::LIST_QUEUES.query_names())?;
     let limit = reading::limit(&query)?.unwrap_or(PAGE);
     let prefix = reading::queue_prefix(&query, "prefix")?;
     let state = reading::state(&query)?;
@@ -394,7 +395,7 @@ pub(super) fn no_such_queue() -> Problem {
 
 /// Reads the settings of a queue and checks every bound.
 fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::PUT_QUEUE)?;
     let endpoint = object.take("endpoint");
     let policy = object.take("retry");
     let timeout = object.take("timeout");
@@ -511,7 +512,7 @@ fn read_endpoint(field: &Field<'_>, known: &Resources) -> Result<String, Problem
 }
 
 fn read_cloudevents(field: &Field<'_>) -> Result<CloudEvents, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::CLOUDEVENTS)?;
     let source = object.require("source")?;
     let kind = object.require("type")?;
     object.finish()?;
@@ -541,7 +542,7 @@ fn read_limit(field: &Field<'_>, ceilings: &Ceilings) -> Result<u64, Problem> {
 
 /// How long timers are kept once they have ended.
 fn read_retention(field: &Field<'_>, ceilings: &Ceilings) -> Result<Retention, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::RETENTION)?;
     let (done, dead) = (object.take("done"), object.take("dead"));
     object.finish()?;
     let span = |field: &Field<'_>| {

@@ -15,6 +15,7 @@ use countwheel_durable::{
 };
 
 use super::App;
+use super::described::operations;
 use super::pages::{self, Tail, place};
 use super::problem::{Code, Problem};
 use super::queues;
@@ -32,20 +33,6 @@ const ORDERED_MAX_BYTES: usize = 64 << 20;
 const ORDERED_AT_ONCE: usize = 500;
 /// And so often it may look at as many entries as a page may, and find less than that.
 const ORDERED_SHORT_MAX: usize = 8;
-
-/// The parameters that every list of timers has.
-const PARAMETERS: [&str; 10] = [
-    "state",
-    "prefix",
-    "due_after",
-    "due_before",
-    "tag",
-    "order",
-    "limit",
-    "after",
-    "bodies",
-    "include",
-];
 
 /// In which order a list is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -278,7 +265,7 @@ impl Pages {
 }
 
 pub(super) async fn of_queue(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
-    let query = Query::of(&uri, &PARAMETERS)?;
+    let query = Query::of(&uri, &operations::LIST.query_names())?;
     let queue = queue_of(&uri)?;
     let wanted = across(&query)?;
     let AcrossFilter {
@@ -304,8 +291,7 @@ pub(super) async fn of_queue(State(app): State<Arc<App>>, uri: Uri) -> Result<Re
 }
 
 pub(super) async fn of_all(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
-    let known = [&PARAMETERS[..], &["queue_prefix"]].concat();
-    let query = Query::of(&uri, &known)?;
+    let query = Query::of(&uri, &operations::LIST_ALL.query_names())?;
     let filter = AcrossFilter {
         queue_prefix: queue_prefix(&query, "queue_prefix")?,
         ..across(&query)?

@@ -10,6 +10,7 @@ use countwheel_durable::{
 };
 use serde_json::{Value, json};
 
+use super::described::requests;
 use super::json::{self, Field, Kind, Object};
 use super::problem::Problem;
 use super::retry;
@@ -153,7 +154,7 @@ pub(crate) fn read_missed(field: &Field<'_>) -> Result<Missed, Problem> {
             _ => Err(unschedulable(field, THE_FORMS)),
         },
         Kind::Object => {
-            let mut object = field.object()?;
+            let mut object = field.object_of(&requests::SKIP)?;
             let age = object.require("skip_if_older_than")?;
             object.finish()?;
             let missed = Missed::SkipIfOlderThan(span(&age)?);
@@ -178,7 +179,7 @@ pub(crate) fn read_adaptive(
     if !has_interval {
         return Err(field.malformed("adaptive needs one of every, every_after"));
     }
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::ADAPTIVE)?;
     let (min, max) = (object.require("min")?, object.require("max")?);
     object.finish()?;
     let interval = |field: &Field<'_>| {

@@ -8,6 +8,7 @@ use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::{Number, Value, json};
 
+use super::described::requests;
 use super::json::{Field, Kind};
 use super::problem::{Code, Problem};
 use crate::time::{format_duration, parse_duration};
@@ -100,7 +101,7 @@ impl Schedule {
 
 /// Reads a retry policy and checks every bound.
 pub(crate) fn read(field: &Field<'_>) -> Result<RetryPolicy, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::RETRY)?;
     let (kind, delays) =
         object.one_of(&["schedule", "preset", "fixed", "linear", "exponential"])?;
     let at_fault = delays.pointer().to_owned();
@@ -173,7 +174,7 @@ fn preset(field: &Field<'_>) -> Result<Schedule, Problem> {
 }
 
 fn linear(field: &Field<'_>) -> Result<Schedule, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::LINEAR)?;
     let first = delay(&object.require("first")?)?;
     let increment = delay(&object.require("increment")?)?;
     let cap = object.take("cap").as_ref().map(delay).transpose()?;
@@ -189,7 +190,7 @@ fn linear(field: &Field<'_>) -> Result<Schedule, Problem> {
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(365 * 86_400);
 
 fn exponential(field: &Field<'_>) -> Result<Schedule, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::EXPONENTIAL)?;
     let first = delay(&object.require("first")?)?;
     let cap = delay(&object.require("cap")?)?;
     let factor = match object.take("factor") {

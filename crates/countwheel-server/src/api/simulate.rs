@@ -12,6 +12,7 @@ use countwheel_time::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::described::requests;
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
 use super::recurrence;
@@ -181,7 +182,7 @@ impl Asked {
 }
 
 fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
-    let mut object = Field::root(json::parse(body)?).object()?;
+    let mut object = Field::root(json::parse(body)?).object_of(&requests::SIMULATE)?;
     let policy = object.take("retry");
     let start = object.take("start");
     let limit = object.take("limit");
@@ -189,7 +190,7 @@ fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
     let (says_missed, says_overlap) = (object.has("missed"), object.has("overlap"));
     let recurrence = recurrence::read(&mut object)?;
     let one = || {
-        object.lacking(
+        object.malformed(
             "exactly one of retry, every, every_after, cron is needed, or a queue or an endpoint",
         )
     };

@@ -12,6 +12,7 @@ use countwheel_durable::store::{DiskError, Snapshot, StoreError};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
+use super::described::requests;
 use super::json::Field;
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, json_body, precondition};
@@ -88,7 +89,7 @@ pub(super) async fn make(
 /// The name: one component of a path, and no hidden one.
 fn name(body: &[u8]) -> Result<String, Problem> {
     let value = super::json::parse(body)?;
-    let mut object = Field::root(value).object()?;
+    let mut object = Field::root(value).object_of(&requests::SNAPSHOT)?;
     let field = object.require("name")?;
     let name = field.text()?.into_owned();
     object.finish()?;

@@ -10,6 +10,7 @@ use countwheel_durable::{DueBucket, DueCounts, StateKind};
 use countwheel_time::Timestamp;
 use serde::Serialize;
 
+use super::described::operations;
 use super::problem::Problem;
 use super::request::Query;
 use super::{App, answer};
@@ -211,7 +212,7 @@ pub(super) async fn due(State(app): State<Arc<App>>, uri: Uri) -> Result<Respons
         #[serde(skip_serializing_if = "Option::is_none")]
         exact: Option<bool>,
     }
-    let query = Query::of(&uri, &["from", "to", "step"])?;
+    let query = Query::of(&uri, &operations::DUE_STATS.query_names())?;
     let a_time = "a time in RFC 3339 with an offset, from 1970 to 9999";
     let from = query.read("from", a_time, parse_time)?;
     let to = query.read("to", a_time, parse_time)?;

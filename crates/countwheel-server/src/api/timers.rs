@@ -18,6 +18,7 @@ use countwheel_time::{Random, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::described::{operations, requests};
 use super::endpoints::above_ceiling_at;
 use super::idempotency::{self, REPLAYED};
 use super::json::{self, Field, Kind, Object};
@@ -101,7 +102,7 @@ pub(super) async fn set(
     let condition = precondition(request.headers(), Honoured::Both)?;
     let trace = TraceContext::of(request.headers());
     let body = json_body_for(&app, &name.queue, request).await?;
-    let object = Field::root(json::parse(&body)?).object()?;
+    let object = Field::root(json::parse(&body)?).object_of(&requests::SET)?;
     let timer = read_known(&app, object, &name.queue, app.tagged(&name.key)).await?;
     // What is made of a long body takes its place.
     let _share = body.into_share();
@@ -124,7 +125,7 @@ pub(super) async fn post(
     let asked_as = idempotency::key_of(request.headers())?;
     let trace = TraceContext::of(request.headers());
     let body = json_body_for(&app, &queue, request).await?;
-    let object = Field::root(json::parse(&body)?).object()?;
+    let object = Field::root(json::parse(&body)?).object_of(&requests::SET)?;
     let new = match read_known(&app, object, &queue, None).await {
         Ok(new) => new,
         // What was right once may be wrong by now, such as an endpoint that is gone.
@@ -177,7 +178,9 @@ async fn set_before(
     key: &str,
     body: &[u8],
 ) -> Result<Option<Response>, Problem> {
-    let Ok(mut object) = json::parse(body).and_then(|value| Field::root(value).object()) else {
+    let Ok(mut object) =
+        json::parse(body).and_then(|value| Field::root(value).object_of(&requests::SET))
+    else {
         return Ok(None);
     };
     let serial_key = object.take("serial_key");
@@ -532,7 +535,7 @@ impl<'a> SetFields<'a> {
     /// Takes them, and reads when the timer is due.
     pub(crate) fn take(object: &mut Object<'a>) -> Result<Self, Problem> {
         let (due, options) = recurrence::read(object)?
-            .ok_or_else(|| object.lacking("one of in, at, every, every_after, cron is needed"))?;
+            .ok_or_else(|| object.malformed("one of in, at, every, every_after, cron is needed"))?;
         Ok(Self {
             due,
             options,
@@ -810,7 +813,7 @@ fn read_target(
     targets: &Targets,
     queue_has_endpoint: bool,
 ) -> Result<Target, Problem> {
-    let mut object = field.object()?;
+    let mut object = field.object_of(&requests::TARGET)?;
     if object.has("endpoint") && object.has("url") {
         return Err(object.malformed("exactly one of url, endpoint is needed"));
     }
@@ -826,7 +829,7 @@ fn read_target(
         None if queue_has_endpoint && !object.has("url") => None,
         None => {
             let Some(url) = object.take("url") else {
-                return Err(object.lacking("one of url, endpoint is needed"));
+                return Err(object.malformed("one of url, endpoint is needed"));
             };
             if let Some(path) = path {
                 return Err(path.malformed("a path needs an endpoint"));
@@ -1080,7 +1083,7 @@ pub(super) async fn shift(
     Query::of(request.uri(), &[])?;
     let precondition = precondition(request.headers(), Honoured::IfMatch)?.of_existing();
     let body = json_body(&app, request).await?;
-    let shift = read_shift(Field::root(json::parse(&body)?).object()?)?;
+    let shift = read_shift(Field::root(json::parse(&body)?).object_of(&requests::MOVE)?)?;
     let request = durable::Request::Move {
         name,
         shift,
@@ -1120,7 +1123,9 @@ pub(super) async fn act(
         (Verb::Fire, None) => durable::Request::Fire { name },
         (Verb::Fire, Some(body)) => {
             // Nothing can be asked for, but an empty object asks for nothing.
-            Field::root(json::parse(&body)?).object()?.finish()?;
+            Field::root(json::parse(&body)?)
+                .object_of(&requests::NOTHING)?
+                .finish()?;
             durable::Request::Fire { name }
         }
         (Verb::Revive, None) => durable::Request::Revive {
@@ -1128,7 +1133,7 @@ pub(super) async fn act(
             due: Due::In(Duration::ZERO),
         },
         (Verb::Revive, Some(body)) => {
-            let mut object = Field::root(json::parse(&body)?).object()?;
+            let mut object = Field::root(json::parse(&body)?).object_of(&requests::REVIVE)?;
             let due = due(&mut object)?;
             object.finish()?;
             durable::Request::Revive { name, due }
@@ -1150,7 +1155,7 @@ async fn resend(
     let field = match &body {
         None => None,
         Some(body) => {
-            let mut object = Field::root(json::parse(body)?).object()?;
+            let mut object = Field::root(json::parse(body)?).object_of(&requests::RESEND)?;
             let target = object.take("target");
             object.finish()?;
             target
@@ -1342,7 +1347,7 @@ pub(super) async fn remove(
         attempt: Option<u32>,
     }
     let name = timer_of(&uri)?;
-    let query = Query::of(&uri, &["only"])?;
+    let query = Query::of(&uri, &operations::REMOVE.query_names())?;
     let only_pending = query.read("only", "pending", |only| (only == "pending").then_some(()))?;
     let known = app.catalogue().known();
     let is_pulled = known.pulled(&name.queue).is_some();
@@ -1378,7 +1383,7 @@ pub(super) async fn get(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let name = timer_of(&uri)?;
-    let query = Query::of(&uri, &["body"])?;
+    let query = Query::of(&uri, &operations::GET.query_names())?;
     let body = query.read("body", "text", |body| (body == "text").then_some(()))?;
     let asked = Arc::clone(&app);
     let held_by = move |record: &Record| asked.held_by(record);
@@ -1941,7 +1946,9 @@ mod tests {
                 ceilings: &Ceilings::default(),
                 now: Timestamp::EPOCH,
             };
-            let object = Field::root(json::parse(body).unwrap()).object().unwrap();
+            let object = Field::root(json::parse(body).unwrap())
+                .object_of(&requests::SET)
+                .unwrap();
             let set = read_set(object, &here, &known, (&queue, None));
             set.unwrap().job
         };

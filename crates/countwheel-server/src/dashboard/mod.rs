@@ -103,7 +103,7 @@ fn answer<T: Template>(headers: &HeaderMap, page: Result<T, Problem>) -> Respons
         .unwrap_or_else(|problem| refuse(headers, problem))
 }
 
-fn html(status: StatusCode, page: &impl Template) -> Result<Response, Problem> {
+pub(crate) fn html(status: StatusCode, page: &impl Template) -> Result<Response, Problem> {
     let html = page.render().map_err(|error| {
         tracing::error!(%error, "a page could not be written");
         Problem::new(Code::Internal, "no page")
@@ -127,14 +127,18 @@ struct ProblemPage<'a> {
     detail: &'a str,
 }
 
-/// Says why there is no page: to people as a page, to programs as the API does.
-fn refuse(headers: &HeaderMap, problem: Problem) -> Response {
+/// Whether a caller is a browser, by what it accepts.
+pub(crate) fn wants_html(headers: &HeaderMap) -> bool {
     let mut accepted = headers.get_all(header::ACCEPT).iter();
-    let is_browser = accepted.any(|accept| {
+    accepted.any(|accept| {
         let accept = accept.to_str().unwrap_or_default();
         accept.contains("text/html")
-    });
-    if !is_browser {
+    })
+}
+
+/// Says why there is no page: to people as a page, to programs as the API does.
+fn refuse(headers: &HeaderMap, problem: Problem) -> Response {
+    if !wants_html(headers) {
         return problem.into_response();
     }
     let (status, title, detail) = problem.parts();

@@ -9,6 +9,7 @@ mod cors;
 mod dashboard;
 mod degraded;
 mod delivery;
+mod described;
 mod descriptors;
 mod events;
 mod exits;

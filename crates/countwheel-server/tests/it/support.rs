@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::described;
+
 /// Longer than anything takes that works.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -226,7 +228,10 @@ impl Client {
         head += &format!("content-length: {}\r\n\r\n", body.len());
         let request = [head.as_bytes(), body].concat();
         // A kept connection may have been closed meanwhile: then it is tried once more.
-        (0..2).find_map(|_| self.exchange(&request, method == "HEAD"))
+        let answer = (0..2).find_map(|_| self.exchange(&request, method == "HEAD"))?;
+        // Whatever is tested, the document has the answer.
+        described::check(method, path, &answer);
+        Some(answer)
     }
 
     /// Sends JSON, and closes the connection before the answer can come.

@@ -9,6 +9,7 @@
 
 mod harness;
 
+mod api;
 mod builds;
 mod clients;
 mod clock;
