@@ -41,6 +41,8 @@ pub(crate) type Moved = (Pends, Pends);
 /// The counts of one shard.
 #[derive(Debug)]
 pub(crate) struct Ahead {
+    /// Whether anything is counted.
+    is_on: bool,
     sides: [Side; 2],
     /// A part of the order of wakes cannot be read.
     has_gap: bool,
@@ -309,8 +311,10 @@ impl Side {
 }
 
 impl Ahead {
-    pub(crate) fn new(now: Now) -> Self {
+    /// The counts of a shard, if they are wanted.
+    pub(crate) fn new(now: Now, is_on: bool) -> Self {
         Self {
+            is_on,
             sides: DueClock::ALL.map(|clock| Side::new(clock, now)),
             has_gap: false,
             now,
@@ -325,6 +329,9 @@ impl Ahead {
 
     /// Takes in what was committed.
     pub(crate) fn correct(&mut self, moved: &[Moved]) {
+        if !self.is_on {
+            return;
+        }
         for &(was, is) in moved {
             if let Some((clock, wake)) = was {
                 let side = &mut self.sides[clock as usize];
@@ -344,6 +351,9 @@ impl Ahead {
     /// It is now. To be called in each step, before [`look`](Self::look).
     pub(crate) fn advance(&mut self, now: Now) {
         self.now = now;
+        if !self.is_on {
+            return;
+        }
         for side in &mut self.sides {
             let drift = shift(side.clock, now).abs_diff(side.shift);
             if side.is_off || drift > DRIFT_MAX && !planted!(AheadStepIgnored) {
@@ -363,6 +373,9 @@ impl Ahead {
 
     /// How long until there is something to read; `None` if there is nothing as long as nothing changes.
     pub(crate) fn wait(&self, now: Now) -> Option<Duration> {
+        if !self.is_on {
+            return None;
+        }
         let wall = now.wall.as_micros();
         let waits = self.sides.iter().filter_map(|side| {
             if !side.is_counted() || side.is_off {
@@ -381,6 +394,9 @@ impl Ahead {
         shard: Shard,
         left: &mut usize,
     ) -> Result<(), StoreError> {
+        if !self.is_on {
+            return Ok(());
+        }
         let has_gap = store.gaps().dues;
         if self.has_gap && !has_gap {
             self.restart(self.now);
@@ -416,7 +432,7 @@ impl Ahead {
         let drift = i64::try_from(drift).unwrap_or(i64::MAX);
         DueCounts {
             buckets: DueBucket::merged(buckets),
-            exact: self.sides.iter().all(is_exact) && !self.has_gap,
+            exact: self.is_on && self.sides.iter().all(is_exact) && !self.has_gap,
             drift_micros: (drift, drift),
         }
     }

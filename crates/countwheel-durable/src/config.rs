@@ -81,6 +81,10 @@ pub struct Config {
     pub retention: Option<Arc<dyn Retention>>,
     /// Which rules hold now for timers that leave them to their queues. Default none: those with which each was set.
     pub rules: Option<Arc<dyn Rules>>,
+    /// Whether timers are counted by when they are due: see [`Timers::due_counts`](crate::Timers::due_counts). After an
+    /// opening all wakes are read once for that, and an idle scheduler wakes up for buckets that come near. Default
+    /// false: nothing is counted.
+    pub due_counts: bool,
     /// Who hears what commits did. Default nobody.
     pub events: Option<Arc<dyn EventSink>>,
     /// The seed of the jitter. Default 0: give a random one, so that not all processes
@@ -124,6 +128,7 @@ impl Default for Config {
             flows: None,
             retention: None,
             rules: None,
+            due_counts: false,
             events: None,
             seed: 0,
         }

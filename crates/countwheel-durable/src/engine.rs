@@ -718,7 +718,8 @@ impl Engine {
     /// # use countwheel_durable::{Config, Engine};
     /// # let store = Arc::new(MemoryStore::new(1));
     /// # let clock = Arc::new(ManualClock::new());
-    /// let engine = Engine::open(store, Shard::ONLY, clock, Config::default())?;
+    /// let config = Config { due_counts: true, ..Config::default() };
+    /// let engine = Engine::open(store, Shard::ONLY, clock, config)?;
     /// let counts = engine.due_counts();
     /// assert!(counts.exact && counts.buckets.is_empty());
     /// # Ok::<(), Box<dyn std::error::Error>>(())

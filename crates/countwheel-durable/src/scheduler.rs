@@ -291,7 +291,7 @@ impl Scheduler {
             put_off: None,
             aside: Aside::default(),
             backlog: Backlog::new(),
-            ahead: Arc::new(Mutex::new(Ahead::new(now))),
+            ahead: Arc::new(Mutex::new(Ahead::new(now, config.due_counts))),
             noticed: Arc::default(),
             settings: Arc::default(),
             drains: Drains::default(),

@@ -1672,7 +1672,7 @@ impl Timers {
     }
 
     /// How many timers pend, by when they are due: of the shards that are owned here, as of the last turn of each.
-    /// These are counts that commits keep. They are not exact where another process owns a shard.
+    /// These are counts that commits keep, if [`Config::due_counts`] says so. They are not exact where another process owns a shard.
     ///
     /// The shortest buckets are a second within the next hour, a minute within a day, an hour within a year and a day
     /// beyond; what is more than a hundred years ahead is one bucket, and what is overdue is one. A bucket may be longer
@@ -1686,7 +1686,8 @@ impl Timers {
     /// # use countwheel_time::ManualClock;
     /// # let clock = Arc::new(ManualClock::at(Timestamp::EPOCH + Duration::from_secs(7_200)));
     /// # let handler = |_: &Attempt| Outcome::done();
-    /// let timers = Timers::open(MemoryStore::new(1), handler, clock, Config::default())?;
+    /// let config = Config { due_counts: true, ..Config::default() };
+    /// let timers = Timers::open(MemoryStore::new(1), handler, clock, config)?;
     /// for order in 0..10_u64 {
     ///     timers.set(("unpaid", order), Duration::from_secs(60), "close it")?;
     /// }

@@ -387,6 +387,7 @@ impl World {
             keep_done: Duration::from_micros(*draw.pick(&[1, 1_000_000, 86_400_000_000])),
             max_interruptions,
             suspect_hold,
+            due_counts: true,
             seed: draw.draw(),
             max_batch_bytes: *bounds.pick(&[64 << 20, 64 << 20, 1, 5_000]),
             max_scanned,

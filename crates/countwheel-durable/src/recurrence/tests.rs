@@ -345,7 +345,10 @@ fn the_nominal_times_of_a_range_are_those_of_the_schedule() {
         let recurrence = Recurrence {
             until: until.map(at),
             repeats: repeats.and_then(|repeats| u32::try_from(repeats).ok()?.try_into().ok()),
-            ..every(step)
+            ..Recurrence::new(Schedule::FixedRate {
+                every: Duration::from_secs(step),
+                anchor: Some(at(origin)),
+            })
         };
         let Ok(timer) = Recurring::begin(recurrence, at(origin)) else {
             assert!(until.is_some_and(|until| until < origin));

@@ -34,6 +34,7 @@ impl Bench {
         let config = Config {
             max_in_flight,
             keep_done: 5 * SECOND,
+            due_counts: true,
             ..Config::default()
         };
         let shared = Arc::new(clock.clone());
