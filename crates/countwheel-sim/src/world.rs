@@ -928,7 +928,7 @@ impl World {
                 }
                 self.check_promptness()?;
                 self.check_overdue(now)?;
-                self.check_due_counts(now)
+                self.check_due_counts(now, was_full)
             }
             Err(error) => {
                 self.log.note(format!("{now:?} the store fails: {error}"));
@@ -1315,13 +1315,14 @@ impl World {
     }
 
     /// The counts by due time are those of the store, and no longer than they are to be once nothing is left to read.
-    fn check_due_counts(&mut self, now: Now) -> Result<(), String> {
+    fn check_due_counts(&mut self, now: Now, was_full: bool) -> Result<(), String> {
         let counted = due_counts::check(&self.engine, &*self.store, Shard::ONLY)?;
         let Some(counted) = counted else {
             return Ok(());
         };
         self.report.counted += counted;
-        let is_done = self.engine.next_wake().is_none_or(|wake| wake > now.wall);
+        // A full disk makes the engine wait, and look at nothing meanwhile.
+        let is_done = self.engine.next_wake().is_none_or(|wake| wake > now.wall) && !was_full;
         if is_done && self.clock.timestamp() == now.wall {
             due_counts::check_lengths(&self.engine, now.wall)?;
         }

@@ -141,10 +141,11 @@ impl Stub {
     async fn serve(self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
-        // It knows no batches, so each operation is a request of its own. Its refusal comes behind the first line: a
+        // It knows no batches, so each operation is a request of its own. It reads the lines on behind its refusal: a
         // caller that is still sending could see the connection close before it.
         if path == "/v1/batch" {
-            drop(request.into_body().frame().await);
+            let mut lines = request.into_body();
+            tokio::spawn(async move { while lines.frame().await.is_some() {} });
             return Ok(answer(404, &problem("not_found", "there is no such path")));
         }
         let header = |name: &str| {

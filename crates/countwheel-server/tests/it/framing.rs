@@ -4,6 +4,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
+use serde_json::json;
+
 use crate::support::{Answer, Directory, PATIENCE, Server, pause, read_answer};
 
 /// What is behind a request that is refused, and has to stay without an answer.
@@ -190,13 +192,17 @@ fn an_answer_without_a_length_says_to_http_1_0_that_it_is_the_last() {
     let directory = Directory::new();
     let server = Server::with(&directory.0.join("data"), &["--allow-private-targets"]);
     let mut client = server.client();
-    // More than is read and written at a time.
+    // More than is read and written at a time, and than is held back for the sake of its length.
+    let set =
+        json!({"in": "1h", "target": {"url": "http://127.0.0.1:9/"}, "body": "x".repeat(2_000)});
     for key in 0..100 {
         let path = format!("/v1/queues/q/timers/{key}");
-        let set = r#"{"in":"1h","target":{"url":"http://127.0.0.1:9/"}}"#;
-        client.json("PUT", &path, set).expect(201);
+        client.json("PUT", &path, &set.to_string()).expect(201);
     }
-    for (path, is_last) in [("/v1/queues/q/timers", true), ("/healthz", false)] {
+    for (path, is_last) in [
+        ("/v1/queues/q/timers?bodies=text", true),
+        ("/healthz", false),
+    ] {
         let request = format!("GET {path} HTTP/1.0\r\nconnection: keep-alive\r\n\r\n");
         let mut stream = TcpStream::connect(&server.address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
