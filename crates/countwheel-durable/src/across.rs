@@ -353,7 +353,7 @@ mod tests {
         let names = (0..).map(|number: u64| {
             let key = format!(
                 "{}{}-{number}",
-                ["x", "y"][usize::from(number % 2 == 0)],
+                ["x", "y"][usize::from(number.is_multiple_of(2))],
                 revision.0
             );
             TimerName::new(&queue, key).unwrap()

@@ -256,12 +256,12 @@ impl<'a> EventBody<'a> {
             due,
             leased_until,
             attempt: is_known.then_some(event.attempt).filter(|&it| it > 0),
-            result: event.result.map(|result| result.as_str()),
+            result: event.result.map(countwheel_durable::AttemptResult::as_str),
             late_us: event
                 .lateness
                 .map(|late| u64::try_from(late.as_micros()).unwrap_or(u64::MAX)),
             detail: Some(event.detail.as_str()).filter(|detail| !detail.is_empty()),
-            dead_reason: event.reason.map(|reason| reason.as_str()),
+            dead_reason: event.reason.map(countwheel_durable::DeadReason::as_str),
             shard: shard.0,
             term: place.term.0,
             number: place.number,
@@ -284,15 +284,12 @@ impl Stream {
         let mut is_more = false;
         for shard in events.log().shards() {
             let after = self.places.of.get(&shard).copied();
-            let chunks = match events.log().read_some(shard, after, COMMITS) {
-                Ok(chunks) => chunks,
-                Err(_) => {
-                    // The place is of a log that is gone: this begins anew.
-                    self.places.of.remove(&shard);
-                    self.gap(shard);
-                    is_more = true;
-                    continue;
-                }
+            let Ok(chunks) = events.log().read_some(shard, after, COMMITS) else {
+                // The place is of a log that is gone: this begins anew.
+                self.places.of.remove(&shard);
+                self.gap(shard);
+                is_more = true;
+                continue;
             };
             is_more |= chunks.len() == COMMITS;
             for chunk in chunks {

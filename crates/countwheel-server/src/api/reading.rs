@@ -142,8 +142,8 @@ impl Scope {
         };
         let state = state.map(StateKind::as_str);
         let (due_from, due_before) = (
-            due_from.map(|at| at.as_micros()),
-            due_before.map(|at| at.as_micros()),
+            due_from.map(countwheel_durable::Timestamp::as_micros),
+            due_before.map(countwheel_durable::Timestamp::as_micros),
         );
         format!("{queue:?} {queue_prefix:?} {state:?} {prefix:?} {due_from:?} {due_before:?}")
     }

@@ -187,8 +187,15 @@ fn each_operation_takes_the_parameters_of_the_document_and_no_other() {
         for parameter in parameters.into_iter().flatten() {
             if parameter["in"] == "query" {
                 let name = parameter["name"].as_str().unwrap();
-                let said = ask(&format!("{name}="));
-                assert!(!said.contains("is unknown"), "{method} {filled}: {said}");
+                // A stream would go on: it is refused for something else.
+                let besides = if path == "/v1/events" {
+                    "&nothing=1"
+                } else {
+                    ""
+                };
+                let said = ask(&format!("{name}={besides}"));
+                let unknown = format!(r#"the query parameter \"{name}\" is unknown"#);
+                assert!(!said.contains(&unknown), "{method} {filled}: {said}");
             }
         }
     }

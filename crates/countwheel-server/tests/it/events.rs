@@ -244,9 +244,9 @@ fn a_stream_goes_on_behind_any_of_its_events() {
     let mut again = Stream::of(&server.address, &path, Some(&ids[6]));
     assert_eq!(again.next().1["key"], "k-7");
     let mut again = Stream::of(&server.address, &path, None);
-    for number in 0..10 {
+    for (number, id) in ids.iter().enumerate() {
         assert_eq!(again.next().1["key"], format!("k-{number}"));
-        assert_eq!(again.last, ids[number]);
+        assert_eq!(again.last, *id);
     }
 }
 
