@@ -99,9 +99,31 @@ export class Client {
     return this.paged(`${queuePath(queue)}/timers`, filter, options);
   }
 
-  /** The timers of all queues in order of their due times. */
+  /** The timers of all queues, or of those whose names begin with `queue_prefix`, in order of their due times. */
   async *listAll(filter: api.ListAllTimers = {}, options: CallOptions = {}): AsyncGenerator<api.Timer, void, undefined> {
-    for await (const page of this.paged("/v1/timers", filter, options)) yield* page.items;
+    for await (const page of this.pagesAll(filter, options)) yield* page.items;
+  }
+
+  /** The same, page by page. */
+  pagesAll(filter: api.ListAllTimers = {}, options: CallOptions = {}): AsyncGenerator<api.TimerPage, void, undefined> {
+    return this.paged("/v1/timers", filter, options);
+  }
+
+  /** The runs to come of a recurring timer. A schedule may have no end: the iteration ends with the schedule or with its caller. */
+  async *runs(queue: string, key: string, filter: api.ListRuns = {}, options: CallOptions = {}): AsyncGenerator<api.NextRun, void, undefined> {
+    for (let after = filter.after; ; ) {
+      const query = { ...filter, after };
+      const page = await this.json<api.NextRuns>("GET", `${timerPath(queue, key)}/runs`, "runs", options, { query });
+      yield* page.runs;
+      if (typeof page.next !== "string") return;
+      after = page.next;
+    }
+  }
+
+  /** Makes the runs of a recurring timer whose nominal times are past. A run is made once, so a repeat may find what its first try made. */
+  backfill(queue: string, key: string, backfill: api.Backfill, options: Trace & CallOptions = {}): Promise<api.Backfilled> {
+    const more = { body: backfill, headers: trace(options), repeatable: true };
+    return this.json("POST", `${timerPath(queue, key)}:backfill`, "made", options, more);
   }
 
   /** Makes a pending timer due now. */
@@ -125,15 +147,21 @@ export class Client {
 
   /** How many timers each queue has, over all pages. Counts may be of different moments. */
   async queues(filter: api.ListQueues = {}, options: CallOptions = {}): Promise<api.Queues> {
-    let all: api.Queues | undefined;
-    for (let after: string | undefined; ; ) {
-      const query = { ...filter, after };
-      const page = await this.json<api.Queues & { next?: string | null }>("GET", "/v1/queues", "queues", options, { query });
-      const { next, ...rest } = page;
-      const exact = all?.exact ?? rest.exact;
-      all = { ...rest, ...(exact !== undefined && { exact }), queues: [...(all?.queues ?? []), ...rest.queues] };
-      if (typeof next !== "string") return all;
-      after = next;
+    let all: api.Queues = { queues: [], next: null };
+    for await (const page of this.queuePages(filter, options)) {
+      const exact = all.exact === false || page.exact === false ? { exact: false } : {};
+      all = { ...page, ...exact, next: null, queues: [...all.queues, ...page.queues] };
+    }
+    return all;
+  }
+
+  /** The same, page by page. */
+  async *queuePages(filter: api.ListQueues = {}, options: CallOptions = {}): AsyncGenerator<api.Queues, void, undefined> {
+    for (let after = filter.after; ; ) {
+      const page = await this.json<api.Queues>("GET", "/v1/queues", "queues", options, { query: { ...filter, after } });
+      yield page;
+      if (typeof page.next !== "string") return;
+      after = page.next;
     }
   }
 
@@ -223,7 +251,7 @@ export class Client {
       const query = { ...filter, after };
       const page = await this.json<api.Endpoints>("GET", "/v1/endpoints", "endpoints", options, { query });
       yield* page.endpoints;
-      if (page.next === null) return;
+      if (typeof page.next !== "string") return;
       after = page.next;
     }
   }
@@ -239,11 +267,13 @@ export class Client {
     return this.json("POST", `${endpointPath(name)}:test`, "attempt", options, { body: test, longer: 30_000 });
   }
 
-  /** When each attempt would come under a retry policy, or each run of a schedule. */
-  simulate(of: api.Simulate & { retry: api.Retry }, options?: CallOptions): Promise<api.SimulatedAttempts>;
-  simulate(of: api.Simulate & { retry?: never }, options?: CallOptions): Promise<api.SimulatedRuns>;
-  simulate(of: api.Simulate, options: CallOptions = {}): Promise<api.SimulatedAttempts | api.SimulatedRuns> {
-    const has = of.retry === undefined ? "runs" : "attempts";
+  /** When each attempt would come in a queue or at an endpoint, under which rules; under a retry policy; or each run of a schedule. */
+  simulate(of: api.Simulate & ({ queue: string } | { endpoint: string }), options?: CallOptions): Promise<api.SimulatedThere>;
+  simulate(of: api.Simulate & { retry: api.Retry; queue?: never; endpoint?: never }, options?: CallOptions): Promise<api.SimulatedAttempts>;
+  simulate(of: api.Simulate & { retry?: never; queue?: never; endpoint?: never }, options?: CallOptions): Promise<api.SimulatedRuns>;
+  simulate(of: api.Simulate, options: CallOptions = {}): Promise<api.SimulatedThere | api.SimulatedAttempts | api.SimulatedRuns> {
+    const there = of.queue !== undefined || of.endpoint !== undefined;
+    const has = there ? "from" : of.retry !== undefined ? "attempts" : "runs";
     return this.json("POST", "/v1/simulate", has, options, { body: of, repeatable: true });
   }
 
@@ -284,10 +314,9 @@ export class Client {
     return this.settle("nack", { ...outcome, ...name(lease) }, options) as Promise<api.LeaseResult>;
   }
 
-  /** Lets a lease end so long from now, or as long as the queue says. */
-  extend(lease: LeaseName, length: api.Duration | undefined, options: CallOptions = {}): Promise<api.LeaseResult> {
-    const body = length === undefined ? name(lease) : { ...name(lease), lease: length };
-    return this.settle("extend", body, options) as Promise<api.LeaseResult>;
+  /** Lets a lease end so long from now. */
+  extend(lease: LeaseName, length: api.Duration, options: CallOptions = {}): Promise<api.LeaseResult> {
+    return this.settle("extend", { ...name(lease), lease: length }, options) as Promise<api.LeaseResult>;
   }
 
   /**
@@ -296,6 +325,16 @@ export class Client {
    */
   events(options: EventsOptions = {}): AsyncGenerator<ServerEvent, void, undefined> {
     return events(this.http, options);
+  }
+
+  /** How many timers there are, how many are overdue, how many are due when, and what was done. */
+  stats(options: CallOptions = {}): Promise<api.Stats> {
+    return this.json("GET", "/v1/stats", "timers", options);
+  }
+
+  /** How many timers are due when. `next` is the `from` of the buckets that follow, if these are not all. */
+  dueStats(query: api.DueStatsQuery = {}, options: CallOptions = {}): Promise<api.DueStats> {
+    return this.json("GET", "/v1/stats/due", "buckets", options, { query });
   }
 
   /** Makes a snapshot of the store. */
@@ -323,11 +362,11 @@ export class Client {
     return this.json("GET", "/healthz", "status", options);
   }
 
-  private async *paged(path: string, filter: api.ListTimers, options: CallOptions): AsyncGenerator<api.TimerPage, void, undefined> {
+  private async *paged(path: string, filter: api.ListAllTimers, options: CallOptions): AsyncGenerator<api.TimerPage, void, undefined> {
     for (let after = filter.after; ; ) {
       const page = await this.json<api.TimerPage>("GET", path, "items", options, { query: { ...filter, after } });
       yield page;
-      if (page.next === null) return;
+      if (typeof page.next !== "string") return;
       after = page.next;
     }
   }

@@ -2,6 +2,7 @@ import { wait } from "./clock.js";
 import { NotCountwheelError } from "./errors.js";
 import { Failed, type Http, Stop, streamError } from "./http.js";
 import { LineTooLong, lines } from "./lines.js";
+import type { EventData } from "./types.js";
 
 /** Which events, and from where on. */
 export interface EventsOptions {
@@ -31,8 +32,8 @@ export interface ServerEvent {
   id: string | undefined;
   /** What has happened, such as `set` or `done`; `gap` if events are missing before this one. */
   kind: string;
-  /** What the service says of it. */
-  data: unknown;
+  /** What the service says of it; of a `gap`, the shard. */
+  data: EventData;
 }
 
 /** Reads the stream of events, over as many connections as it takes. */
@@ -111,7 +112,7 @@ async function* parse(
     first = false;
     if (line === "") {
       position.id = id;
-      if (data.length > 0 || kind !== "") yield { id, kind: kind === "" ? "message" : kind, data: value(data.join("\n")) };
+      if (data.length > 0) yield { id, kind: kind === "" ? "message" : kind, data: value(data.join("\n")) };
       kind = "";
       data = [];
       length = 0;
@@ -133,8 +134,7 @@ async function* parse(
   }
 }
 
-function value(text: string): unknown {
-  if (text === "") return null;
+function value(text: string): EventData {
   try {
     return JSON.parse(text);
   } catch (cause) {

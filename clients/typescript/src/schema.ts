@@ -56,6 +56,42 @@ export interface components {
             /** @description When the attempt started. */
             started: components["schemas"]["Time"];
         };
+        /** @description For which nominal times of the past runs are made. */
+        Backfill: {
+            /** @description Nothing is made. Default: false. */
+            dry_run?: boolean;
+            /** @description The first. */
+            from: components["schemas"]["Time"];
+            /** @description How many runs are made at the most. Default: all, if they are at most 1,000. */
+            limit?: number;
+            /** @description The last, not in the future. */
+            until: components["schemas"]["Time"];
+        };
+        /** @description What a backfill has made. */
+        Backfilled: {
+            /** @description Whether nothing was made. */
+            dry_run: boolean;
+            /** @description How many runs were there. */
+            existing: number;
+            /** @description How many runs were made. */
+            made: number;
+            /** @description From where to go on; null at the end. */
+            next: components["schemas"]["Time"] | null;
+            /** @description The runs. */
+            runs: components["schemas"]["BackfilledRun"][];
+        };
+        /** @description A run of the past. */
+        BackfilledRun: {
+            /** @description The key of its timer. */
+            key: string;
+            /** @description The nominal time. */
+            nominal: components["schemas"]["Time"];
+            /**
+             * @description What became of it; new in a dry run.
+             * @enum {string}
+             */
+            result: "made" | "exists" | "new";
+        };
         /** @description A leased attempt is done. */
         BatchAck: {
             /** @description The key of the timer. */
@@ -422,6 +458,51 @@ export interface components {
             /** @description When it was seen first. */
             since?: components["schemas"]["Time"];
         };
+        /** @description How far the buckets of delays are from where the wall clock shows them now, in microseconds. */
+        DelaysDrift: {
+            /** @description The least. */
+            least: number;
+            /** @description The most. */
+            most: number;
+        };
+        /** @description What was done between two moments. */
+        DoneRecently: {
+            /** @description Attempts that were started. */
+            attempts: number;
+            /** @description Timers that were given up. */
+            dead: number;
+            /** @description Attempts that are done. */
+            done: number;
+            /** @description Attempts that failed. */
+            failed: number;
+            /** @description The first moment. */
+            from: components["schemas"]["Time"];
+            /** @description Timers that were moved. */
+            moved: number;
+            /** @description Timers that were removed. */
+            removed: number;
+            /** @description Timers that were set. */
+            set: number;
+            /** @description The first moment behind it. */
+            until: components["schemas"]["Time"];
+        };
+        /** @description What was done. */
+        DoneSoFar: {
+            /** @description Attempts that were started. */
+            attempts: number;
+            /** @description Timers that were given up. */
+            dead: number;
+            /** @description Attempts that are done. */
+            done: number;
+            /** @description Attempts that failed. */
+            failed: number;
+            /** @description Timers that were moved. */
+            moved: number;
+            /** @description Timers that were removed. */
+            removed: number;
+            /** @description Timers that were set. */
+            set: number;
+        };
         /** @description How a queue is drained. */
         Drain: {
             /** @description With mode fire: nothing starts after this. */
@@ -454,6 +535,32 @@ export interface components {
             queue: string | null;
             /** @description With mode remove: the timers, which are nowhere else. */
             removed?: components["schemas"]["HandedBack"][];
+        };
+        /** @description How many timers pend that are due within a span of time. */
+        DueBucket: {
+            /** @description The first moment of the span. */
+            from: components["schemas"]["Time"];
+            /** @description How many there are. */
+            timers: number;
+            /** @description The first moment behind the span; null for whenever later. */
+            until: components["schemas"]["Time"] | null;
+        };
+        /** @description How many timers are due when. */
+        DueStats: {
+            /** @description When they were counted. */
+            as_of: components["schemas"]["Time"];
+            /** @description In order of time, those with timers. */
+            buckets: components["schemas"]["DueBucket"][];
+            /** @description How far the clocks are apart. */
+            delays_drift_micros: components["schemas"]["DelaysDrift"];
+            /** @description false if a count may be wrong. */
+            exact?: boolean;
+            /** @description Where to go on; null at the end. */
+            next: components["schemas"]["Time"] | null;
+            /** @description How many nodes the figures are of. */
+            nodes: number;
+            /** @description Those before the first bucket. */
+            overdue: components["schemas"]["Overdue"] | null;
         };
         /** @description A whole number of milliseconds, or a text such as 30m, 1h 30m, 250ms, 7d or PT30M. */
         Duration: number | string;
@@ -559,6 +666,48 @@ export interface components {
             /** @description How many are left out that cannot be read. */
             unreadable?: number;
         };
+        /** @description What a commit did, as the data of an event. */
+        Event: {
+            /** @description When it happened. */
+            at: components["schemas"]["Time"];
+            /** @description The number of the attempt. */
+            attempt?: number;
+            /** @description Why the timer was given up. */
+            dead_reason?: string;
+            /** @description The status of the answer, or why there was none. */
+            detail?: string;
+            /** @description When the timer is due next. */
+            due?: components["schemas"]["Time"];
+            /** @description The endpoint that was changed. */
+            endpoint?: string;
+            /** @description The id of the timer. */
+            id?: string;
+            /** @description The key of the timer. */
+            key?: string;
+            /** @description What happened. */
+            kind: string;
+            /** @description How late the attempt was, in microseconds. */
+            late_us?: number;
+            /** @description When the lease ends. */
+            leased_until?: components["schemas"]["Time"];
+            /** @description The number of the event in the term. */
+            number: number;
+            /** @description The queue. */
+            queue?: string;
+            /** @description Whether the settings were removed. */
+            removed?: boolean;
+            /** @description What came of the attempt. */
+            result?: string;
+            /** @description The revision of the timer. */
+            revision?: number;
+            /** @description The shard that the event is of. */
+            shard: number;
+            /** @description The state of the timer behind the event. */
+            state?: components["schemas"]["State"];
+            /** @description The term of the owner of the shard. */
+            term: number;
+        };
+        EventData: components["schemas"]["Event"] | components["schemas"]["Gap"];
         /** @description Each delay is a multiple of the last. */
         Exponential: {
             /** @description The longest delay. */
@@ -591,12 +740,39 @@ export interface components {
             /** @description The field, as a JSON pointer. */
             pointer: string;
         };
+        /** @description Events of a shard that are not known any more, or never were. */
+        Gap: {
+            /** @description The shard. */
+            shard: number;
+        };
+        /** @description The query of getDueStats. */
+        GetDueStatsQuery: {
+            /** @description The first moment of the first bucket. Default: now. */
+            from?: components["schemas"]["Time"];
+            /** @description The first moment behind the last bucket. Default: no end. */
+            to?: components["schemas"]["Time"];
+            /**
+             * Format: step-text
+             * @description How long a bucket is: a duration of whole seconds, from 1s to 366d. Default: 1s.
+             */
+            step?: string;
+        };
+        /** @description The query of getTimer. */
+        GetTimerQuery: {
+            /**
+             * @description The timer has its body.
+             * @enum {string}
+             */
+            body?: "text";
+        };
         /** @description A timer that a drain has removed: the only copy. */
         HandedBack: {
             /** @description How many attempts were made. */
             attempt: number;
             /** @description The last attempts, oldest first. */
             attempts: components["schemas"]["Attempt"][];
+            /** @description Of a run that a backfill has made. */
+            backfill?: components["schemas"]["RunOf"];
             /** @description The value of a JSON body, else a text. */
             body?: unknown;
             /** @description The body if it is no UTF-8. */
@@ -871,12 +1047,76 @@ export interface components {
             /** @description How much longer each next one is. */
             increment: components["schemas"]["Duration"];
         };
+        /** @description The query of listAllTimers. */
+        ListAllTimersQuery: {
+            /**
+             * @description Only timers in this state.
+             * @enum {string}
+             */
+            state?: "pending" | "delivering" | "done" | "dead";
+            /** @description Only keys that begin with this. */
+            prefix?: string;
+            /** @description Only timers due then or later. */
+            due_after?: components["schemas"]["Time"];
+            /** @description Only timers due earlier. */
+            due_before?: components["schemas"]["Time"];
+            /** @description Only timers that have all of these tags, with commas between them. */
+            tag?: string;
+            /** @description How many a page has. Default: 100. */
+            limit?: number;
+            /**
+             * Format: list-cursor
+             * @description The cursor of the page before.
+             */
+            after?: string;
+            /**
+             * @description In which order. Default: due.
+             * @enum {string}
+             */
+            order?: "due" | "created" | "trouble";
+            /**
+             * @description Each pending timer has its attempts to come.
+             * @enum {string}
+             */
+            include?: "next_attempts";
+            /**
+             * @description Each timer has its body.
+             * @enum {string}
+             */
+            bodies?: "text";
+            /** @description Only queues whose names begin with this. */
+            queue_prefix?: string;
+        };
         /** @description The query of listEndpoints. */
         ListEndpointsQuery: {
             /** @description How many a page has. Default: 100. */
             limit?: number;
             /** @description The next of the page before. */
             after?: components["schemas"]["EndpointName"];
+        };
+        /** @description The query of listQueues. */
+        ListQueuesQuery: {
+            /** @description How many a page has. Default: 1000. */
+            limit?: number;
+            /**
+             * Format: list-cursor
+             * @description The cursor of the page before.
+             */
+            after?: string;
+            /** @description Only queues whose names begin with this. */
+            prefix?: string;
+            /**
+             * @description Only queues with timers in this state.
+             * @enum {string}
+             */
+            state?: "pending" | "delivering" | "done" | "dead";
+        };
+        /** @description The query of listRuns. */
+        ListRunsQuery: {
+            /** @description How many a page has. Default: 100. */
+            limit?: number;
+            /** @description The next of the page before. */
+            after?: components["schemas"]["Time"];
         };
         /** @description The query of listTimers. */
         ListTimersQuery: {
@@ -895,8 +1135,21 @@ export interface components {
             tag?: string;
             /** @description How many a page has. Default: 100. */
             limit?: number;
-            /** @description The cursor of the page before. */
+            /**
+             * Format: list-cursor
+             * @description The cursor of the page before.
+             */
             after?: string;
+            /**
+             * @description In which order. Default: due.
+             * @enum {string}
+             */
+            order?: "due" | "created" | "trouble";
+            /**
+             * @description Each pending timer has its attempts to come.
+             * @enum {string}
+             */
+            include?: "next_attempts";
             /**
              * @description Each timer has its body.
              * @enum {string}
@@ -1006,6 +1259,8 @@ export interface components {
             /** @description One for each lease. */
             items: components["schemas"]["Nack"][];
         };
+        /** @description What is before the first colon of the name of a queue. */
+        Namespace: string;
         /** @description When an endpoint is left alone, and for how long. */
         NewBreaker: {
             /** @description After so many failures in a row. Default: 10. */
@@ -1038,6 +1293,22 @@ export interface components {
             at: components["schemas"]["Time"];
             /** @description The number of the attempt. */
             attempt: number;
+        };
+        /** @description A run to come. */
+        NextRun: {
+            /** @description When the run is due. */
+            due: components["schemas"]["Time"];
+            /** @description The nominal time in the zone of the expression. */
+            local?: string;
+            /** @description The nominal time. */
+            nominal: components["schemas"]["Time"];
+        };
+        /** @description A page of runs to come. */
+        NextRuns: {
+            /** @description The after of the next page; null at the end. */
+            next: components["schemas"]["Time"] | null;
+            /** @description The runs, if each is made on time. */
+            runs: components["schemas"]["NextRun"][];
         };
         /** @description A node of the cluster. */
         Node: {
@@ -1116,6 +1387,17 @@ export interface components {
              * @enum {string}
              */
             timeout?: "endpoint" | "queue" | "default";
+        };
+        /** @description How many timers pend of which the time has come. */
+        Overdue: {
+            /** @description false if the count may be too low. */
+            exact?: boolean;
+            /** @description When the first of them was due. */
+            oldest?: components["schemas"]["Time"];
+            /** @description How many there are. */
+            timers: number;
+            /** @description They were due before this. */
+            until: components["schemas"]["Time"] | null;
         };
         /** @description When a pause ends by itself. */
         Pause: {
@@ -1407,6 +1689,8 @@ export interface components {
             drain?: components["schemas"]["DrainState"];
             /** @description false if a count may be too low. */
             exact?: boolean;
+            /** @description The cursor of the next page; null at the end. */
+            next: string | null;
             /** @description The queues in order of their names. */
             queues: components["schemas"]["QueueCounts"][];
         };
@@ -1635,6 +1919,13 @@ export interface components {
             /** @description Whether the batch is done whole or not at all. Default: false. */
             atomic?: boolean;
         };
+        /** @description Of which run of which timer a timer is. */
+        RunOf: {
+            /** @description The nominal time of the run. */
+            nominal: components["schemas"]["Time"];
+            /** @description The key of the recurring timer. */
+            of: string;
+        };
         /** @description A secret, of which nothing secret is shown. */
         Secret: {
             /** @description When the secret was put. */
@@ -1776,6 +2067,8 @@ export interface components {
              * @description The timer recurs at the times that this expression names.
              */
             cron?: string;
+            /** @description The endpoint that the timer would go to. Default: that of the queue. */
+            endpoint?: components["schemas"]["EndpointName"];
             /** @description The timer recurs at a fixed rate. */
             every?: components["schemas"]["Duration"];
             /** @description The timer recurs, this long after the end of each run. */
@@ -1793,6 +2086,8 @@ export interface components {
              * @enum {string}
              */
             overlap?: "skip" | "queue";
+            /** @description The queue that the timer would be in. */
+            queue?: components["schemas"]["QueueName"];
             /** @description How many runs are made in all. Default: no end. */
             repeats?: number;
             /** @description The policy whose attempts are asked for. */
@@ -1851,6 +2146,30 @@ export interface components {
             /** @description Whether more would follow. */
             truncated: boolean;
         };
+        /** @description The attempts of a timer of a queue or to an endpoint, and the rules that hold there. */
+        SimulatedThere: {
+            /** @description The attempts. */
+            attempts: components["schemas"]["SimulatedAttempt"][];
+            /** @description Who says each rule. */
+            from: components["schemas"]["Origins"];
+            /** @description The rule for missed timers. */
+            missed: components["schemas"]["Missed"];
+            /**
+             * @description The rule for runs that overlap.
+             * @enum {string}
+             */
+            overlap?: "skip" | "queue";
+            /** @description The retry policy. */
+            retry: components["schemas"]["Retry"];
+            /** @description What becomes of the timer; null if it was cut. */
+            then: "dead" | null;
+            /** @description The deadline of an attempt. */
+            timeout: components["schemas"]["DurationText"] | null;
+            /** @description The time from the first to the last, in milliseconds. */
+            total_ms: number;
+            /** @description Whether more would follow. */
+            truncated: boolean;
+        };
         /** @description The timer is skipped if it is more overdue than this. */
         SkipIfOlderThan: {
             /** @description How overdue the timer may be. */
@@ -1874,9 +2193,55 @@ export interface components {
          * @enum {string}
          */
         State: "pending" | "delivering" | "leased" | "done" | "dead";
+        /** @description The figures of all nodes. */
+        Stats: {
+            /** @description When they were taken. */
+            as_of: components["schemas"]["Time"];
+            /** @description How far the clocks are apart. */
+            delays_drift_micros: components["schemas"]["DelaysDrift"];
+            /** @description Within the next minute, hour, day and year, and in all. */
+            due: components["schemas"]["DueBucket"][];
+            /** @description false if a figure may be wrong. */
+            exact?: boolean;
+            /** @description Attempts that run. */
+            in_flight: number;
+            /** @description Timers that workers have. */
+            leased: number;
+            /** @description How many nodes the figures are of. */
+            nodes: number;
+            /** @description How many of them are overdue. */
+            overdue: components["schemas"]["Overdue"] | null;
+            /** @description What was done lately. */
+            recent: components["schemas"]["DoneRecently"] | null;
+            /** @description What was done since the processes started. */
+            since_start: components["schemas"]["DoneSoFar"];
+            /** @description How many timers there are. */
+            timers: components["schemas"]["TimerCounts"];
+            /** @description Timers that wait for a place. */
+            waiting_for_limits: number;
+        };
         /** @description What statuses of answers mean, by status (200 to 599) or class (2xx, 3xx, 4xx, 5xx). */
         Statuses: {
             [key: string]: "done" | "retry" | "stop";
+        };
+        /** @description The query of streamEvents. */
+        StreamEventsQuery: {
+            /** @description Only of queues of this namespace. */
+            namespace?: components["schemas"]["Namespace"];
+            /** @description Only of this queue. */
+            queue?: components["schemas"]["QueueName"];
+            /** @description Only of keys that begin with this. */
+            prefix?: string;
+            /**
+             * Format: event-kinds
+             * @description Only these kinds, with commas between them.
+             */
+            kinds?: string;
+            /**
+             * Format: event-id
+             * @description The id of the last event that the caller has.
+             */
+            after?: string;
         };
         /** @description A short text by which lists and jobs find timers. */
         Tag: string;
@@ -1949,6 +2314,8 @@ export interface components {
             attempt: number;
             /** @description The last attempts, oldest first. */
             attempts: components["schemas"]["Attempt"][];
+            /** @description Of a run that a backfill has made. */
+            backfill?: components["schemas"]["RunOf"];
             /** @description With bodies=text: exactly what is delivered. */
             body?: string;
             /** @description The same if the body is no UTF-8. */
@@ -2015,8 +2382,27 @@ export interface components {
             /** @description Who has the lease, where that is known. */
             worker?: string;
         };
+        /** @description How many timers there are. */
+        TimerCounts: {
+            /** @description Timers that were given up. */
+            dead: number;
+            /** @description Timers that are delivered or leased. */
+            delivering: number;
+            /** @description Timers that are done and kept. */
+            done: number;
+            /** @description false if a count may be too low. */
+            exact?: boolean;
+            /** @description Timers that wait. */
+            pending: number;
+            /** @description Queues with timers. */
+            queues: number;
+        };
         /** @description A page of timers. */
         TimerPage: {
+            /** @description Whether the page ends because it looks no further. */
+            bound_reached?: boolean;
+            /** @description false if timers may be missing. */
+            exact?: boolean;
             /** @description Timers in order of their due times. */
             items: components["schemas"]["Timer"][];
             /** @description The cursor of the next page; null at the end. */

@@ -26,28 +26,17 @@ export type Removed = Schemas["Removed"];
 export type Revive = Schemas["Revive"];
 export type Resend = Schemas["Resend"];
 export type TimerPage = Schemas["TimerPage"];
-/** Which timers of a queue a list has. The service refuses what it does not know. */
-export interface ListTimers extends Omit<ListTimersQuery, "include"> {
-  /** The order of the list. Default: `due`. */
-  order?: "due" | "created" | "trouble";
-  /** What each timer has besides. */
-  include?: "next_attempts";
-}
-type ListTimersQuery = Schemas["ListTimersQuery"];
-/** Which timers of all queues a list has. */
-export interface ListAllTimers extends ListTimers {
-  /** Only timers of queues whose names begin with this. */
-  queue_prefix?: string;
-}
+/** Which timers of a queue a list has, and in which order. The service refuses what it does not know. */
+export type ListTimers = Schemas["ListTimersQuery"];
+/** The same over all queues. */
+export type ListAllTimers = Schemas["ListAllTimersQuery"];
+export type ListRuns = Schemas["ListRunsQuery"];
+export type NextRun = Schemas["NextRun"];
+export type NextRuns = Schemas["NextRuns"];
+export type Backfill = Schemas["Backfill"];
+export type Backfilled = Schemas["Backfilled"];
 /** Which queues are shown. */
-export interface ListQueues {
-  /** Only queues whose names begin with this. */
-  prefix?: string;
-  /** Only queues that have timers in this state. */
-  state?: "pending" | "delivering" | "done" | "dead";
-  /** How many a page has. */
-  limit?: number;
-}
+export type ListQueues = Schemas["ListQueuesQuery"];
 export type Queues = Schemas["Queues"];
 export type QueueCounts = Schemas["QueueCounts"];
 export type Queue = Schemas["Queue"];
@@ -73,6 +62,13 @@ export type Jobs = Schemas["Jobs"];
 export type Simulate = Schemas["Simulate"];
 export type SimulatedAttempts = Schemas["SimulatedAttempts"];
 export type SimulatedRuns = Schemas["SimulatedRuns"];
+export type SimulatedThere = Schemas["SimulatedThere"];
+export type Stats = Schemas["Stats"];
+export type DueStats = Schemas["DueStats"];
+export type DueStatsQuery = Schemas["GetDueStatsQuery"];
+export type DueBucket = Schemas["DueBucket"];
+/** The data of an event: what it does not tell is not there. */
+export type EventData = Schemas["Gap"] & Partial<Schemas["Event"]>;
 export type BatchOperation = Schemas["BatchOperation"];
 export type BatchLine = Schemas["BatchLine"];
 export type BatchEnd = Schemas["BatchEnd"];

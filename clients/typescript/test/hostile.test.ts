@@ -164,12 +164,12 @@ test("queues and timers of all queues are read page by page, and a body if it is
     const second = request.url?.includes("after=") === true;
     const name = second ? "b" : "a";
     if (request.url?.startsWith("/v1/queues?") === true) {
-      json(response, 200, { queues: [{ queue: name, pending: 1, delivering: 0, done: 0, dead: 0 }], ...(second ? {} : { next: "n", exact: false }) });
+      json(response, 200, { queues: [{ queue: name, pending: 1, delivering: 0, done: 0, dead: 0 }], next: second ? null : "n", ...(second ? {} : { exact: false }) });
     } else if (request.url?.startsWith("/v1/timers") === true) json(response, 200, { items: [{ queue: "q", key: name }], next: second ? null : "n" });
     else json(response, 200, { state: "pending", body: "text" });
   });
   const queues = await client(url).queues({ prefix: "x/", state: "dead" });
-  assert.deepEqual([queues.queues.map(({ queue }) => queue), queues.exact, "next" in queues], [["a", "b"], false, false]);
+  assert.deepEqual([queues.queues.map(({ queue }) => queue), queues.exact, queues.next], [["a", "b"], false, null]);
   assert.deepEqual((await all(client(url).listAll({ queue_prefix: "q", order: "created" }))).map(({ key }) => key), ["a", "b"]);
   assert.equal((await client(url).get("q", "k", { body: "text" })).body, "text");
   assert.deepEqual(asked, [
