@@ -238,6 +238,13 @@ class Attempt(TypedDict):
     started: Time
 
 
+class RunOf(TypedDict):
+    """Of which run of which timer a timer is."""
+
+    nominal: Time
+    of: str
+
+
 class Origins(TypedDict):
     """Who says the rules that the timer has left open."""
 
@@ -382,6 +389,7 @@ HandedBack = TypedDict(
     {
         "attempt": int,
         "attempts": list[Attempt],
+        "backfill": NotRequired[RunOf],
         "body": NotRequired[Any],
         "body_base64": NotRequired[str],
         "body_bytes": int,
@@ -816,6 +824,7 @@ class Queues(TypedDict):
 
     drain: NotRequired[DrainState]
     exact: NotRequired[bool]
+    next: Union[str, None]
     queues: list[QueueCounts]
 
 
@@ -865,6 +874,7 @@ Simulate = TypedDict(
     {
         "at": NotRequired[Time],
         "cron": NotRequired[str],
+        "endpoint": NotRequired[EndpointName],
         "every": NotRequired[Duration],
         "every_after": NotRequired[Duration],
         "in": NotRequired[Duration],
@@ -872,6 +882,7 @@ Simulate = TypedDict(
         "limit": NotRequired[int],
         "missed": NotRequired[Missed],
         "overlap": NotRequired[Literal["skip", "queue"]],
+        "queue": NotRequired[QueueName],
         "repeats": NotRequired[int],
         "retry": NotRequired[Retry],
         "start": NotRequired[Time],
@@ -944,6 +955,7 @@ Timer = TypedDict(
     {
         "attempt": int,
         "attempts": list[Attempt],
+        "backfill": NotRequired[RunOf],
         "body": NotRequired[str],
         "body_base64": NotRequired[str],
         "body_bytes": int,
@@ -982,6 +994,8 @@ Timer = TypedDict(
 class TimerPage(TypedDict):
     """A page of timers."""
 
+    bound_reached: NotRequired[bool]
+    exact: NotRequired[bool]
     items: list[Timer]
     next: Union[str, None]
     unreadable: NotRequired[int]
