@@ -23,6 +23,24 @@ class Adaptive(TypedDict):
 Time = str
 
 
+class BackfilledRun(TypedDict):
+    """A run of the past."""
+
+    key: str
+    nominal: Time
+    result: Literal["made", "exists", "new"]
+
+
+class Backfilled(TypedDict):
+    """What a backfill has made."""
+
+    dry_run: bool
+    existing: int
+    made: int
+    next: Union[Time, None]
+    runs: list[BackfilledRun]
+
+
 class FieldError(TypedDict):
     """A field at fault."""
 
@@ -434,6 +452,46 @@ class Drained(TypedDict):
     removed: NotRequired[list[HandedBack]]
 
 
+
+# How many timers pend that are due within a span of time.
+DueBucket = TypedDict(
+    "DueBucket",
+    {
+        "from": Time,
+        "timers": int,
+        "until": Union[Time, None],
+    },
+)
+
+
+class DelaysDrift(TypedDict):
+    """How far the buckets of delays are from where the wall clock shows them now, in microseconds."""
+
+    least: int
+    most: int
+
+
+class Overdue(TypedDict):
+    """How many timers pend of which the time has come."""
+
+    exact: NotRequired[bool]
+    oldest: NotRequired[Time]
+    timers: int
+    until: Union[Time, None]
+
+
+class DueStats(TypedDict):
+    """How many timers are due when."""
+
+    as_of: Time
+    buckets: list[DueBucket]
+    delays_drift_micros: DelaysDrift
+    exact: NotRequired[bool]
+    next: Union[Time, None]
+    nodes: int
+    overdue: Union[Overdue, None]
+
+
 class Breaker(TypedDict):
     """When an endpoint is left alone, and for how long."""
 
@@ -620,6 +678,21 @@ class Moved(TypedDict):
     due: Time
     old_due: Time
     revision: int
+
+
+class NextRun(TypedDict):
+    """A run to come."""
+
+    due: Time
+    local: NotRequired[str]
+    nominal: Time
+
+
+class NextRuns(TypedDict):
+    """A page of runs to come."""
+
+    next: Union[Time, None]
+    runs: list[NextRun]
 
 
 class Node(TypedDict):
@@ -926,6 +999,81 @@ class SimulatedRuns(TypedDict):
     runs: list[SimulatedRun]
     then: Union[Literal["done"], None]
     truncated: bool
+
+
+
+# The attempts of a timer of a queue or to an endpoint, and the rules that hold there.
+SimulatedThere = TypedDict(
+    "SimulatedThere",
+    {
+        "attempts": list[SimulatedAttempt],
+        "from": Origins,
+        "missed": Missed,
+        "overlap": NotRequired[Literal["skip", "queue"]],
+        "retry": Retry,
+        "then": Union[Literal["dead"], None],
+        "timeout": Union[DurationText, None],
+        "total_ms": int,
+        "truncated": bool,
+    },
+)
+
+
+# What was done between two moments.
+DoneRecently = TypedDict(
+    "DoneRecently",
+    {
+        "attempts": int,
+        "dead": int,
+        "done": int,
+        "failed": int,
+        "from": Time,
+        "moved": int,
+        "removed": int,
+        "set": int,
+        "until": Time,
+    },
+)
+
+
+class DoneSoFar(TypedDict):
+    """What was done."""
+
+    attempts: int
+    dead: int
+    done: int
+    failed: int
+    moved: int
+    removed: int
+    set: int
+
+
+class TimerCounts(TypedDict):
+    """How many timers there are."""
+
+    dead: int
+    delivering: int
+    done: int
+    exact: NotRequired[bool]
+    pending: int
+    queues: int
+
+
+class Stats(TypedDict):
+    """The figures of all nodes."""
+
+    as_of: Time
+    delays_drift_micros: DelaysDrift
+    due: list[DueBucket]
+    exact: NotRequired[bool]
+    in_flight: int
+    leased: int
+    nodes: int
+    overdue: Union[Overdue, None]
+    recent: Union[DoneRecently, None]
+    since_start: DoneSoFar
+    timers: TimerCounts
+    waiting_for_limits: int
 
 
 class Target(TypedDict):
