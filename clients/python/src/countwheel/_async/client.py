@@ -276,8 +276,9 @@ class AsyncClient:
     ) -> AsyncIterator[Timer]:
         """The timers of a queue, or of all queues (``None``), page by page. ``limit`` is for a page.
 
-        They come in order of their due times, or as ``order`` says: ``"created"``, or ``"trouble"`` with those that fail
-        first. The service refuses these orders with ``too_broad`` if more timers match than it sorts.
+        They come in order of their due times, or as ``order`` says: ``"created"`` with the oldest first, ``"trouble"`` with
+        the dead first and then those with the most failures. The service refuses these two with ``too_broad`` if more timers
+        match than it looks at.
         """
         after: str | None = None
         while True:
@@ -344,7 +345,7 @@ class AsyncClient:
             fields["dry_run"] = True
         call = Call("POST", _timer(queue, key) + ":backfill", to_json(fields), keys=("made", "runs", "next"))
         call.headers = _traced(traceparent)
-        call.repeatable = dry_run
+        call.repeatable, call.changes = dry_run, not dry_run
         return cast(Backfilled, await self._ask(call))
 
     async def fire(self, queue: str, key: str) -> Moved:
