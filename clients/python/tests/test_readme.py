@@ -36,6 +36,9 @@ class Readme(unittest.TestCase):
         self.assertTrue(said[0].startswith("pending 20"), said)
         self.assertEqual(said[1:3], ["order-42", "pending"])
         self.assertEqual(said[3].split()[:2], ["revision_mismatch", "412"])
+        self.assertIn('{"order":41}', said)
+        self.assertIn("orders 3", said)
+        self.assertIn("['2026-03-01T08:00:00.000000Z', '2026-03-02T08:00:00.000000Z', '2026-03-03T08:00:00.000000Z']", said)
         self.assertIn("order-50", said)
         self.assertIn("job-1 1 b'{\"n\":7}'", said)
 

@@ -23,6 +23,24 @@ class Adaptive(TypedDict):
 Time = str
 
 
+class BackfilledRun(TypedDict):
+    """A run of the past."""
+
+    key: str
+    nominal: Time
+    result: Literal["made", "exists", "new"]
+
+
+class Backfilled(TypedDict):
+    """What a backfill has made."""
+
+    dry_run: bool
+    existing: int
+    made: int
+    next: Union[Time, None]
+    runs: list[BackfilledRun]
+
+
 class FieldError(TypedDict):
     """A field at fault."""
 
@@ -238,6 +256,13 @@ class Attempt(TypedDict):
     started: Time
 
 
+class RunOf(TypedDict):
+    """Of which run of which timer a timer is."""
+
+    nominal: Time
+    of: str
+
+
 class Origins(TypedDict):
     """Who says the rules that the timer has left open."""
 
@@ -382,6 +407,7 @@ HandedBack = TypedDict(
     {
         "attempt": int,
         "attempts": list[Attempt],
+        "backfill": NotRequired[RunOf],
         "body": NotRequired[Any],
         "body_base64": NotRequired[str],
         "body_bytes": int,
@@ -424,6 +450,46 @@ class Drained(TypedDict):
     left: Left
     queue: Union[str, None]
     removed: NotRequired[list[HandedBack]]
+
+
+
+# How many timers pend that are due within a span of time.
+DueBucket = TypedDict(
+    "DueBucket",
+    {
+        "from": Time,
+        "timers": int,
+        "until": Union[Time, None],
+    },
+)
+
+
+class DelaysDrift(TypedDict):
+    """How far the buckets of delays are from where the wall clock shows them now, in microseconds."""
+
+    least: int
+    most: int
+
+
+class Overdue(TypedDict):
+    """How many timers pend of which the time has come."""
+
+    exact: NotRequired[bool]
+    oldest: NotRequired[Time]
+    timers: int
+    until: Union[Time, None]
+
+
+class DueStats(TypedDict):
+    """How many timers are due when."""
+
+    as_of: Time
+    buckets: list[DueBucket]
+    delays_drift_micros: DelaysDrift
+    exact: NotRequired[bool]
+    next: Union[Time, None]
+    nodes: int
+    overdue: Union[Overdue, None]
 
 
 class Breaker(TypedDict):
@@ -612,6 +678,21 @@ class Moved(TypedDict):
     due: Time
     old_due: Time
     revision: int
+
+
+class NextRun(TypedDict):
+    """A run to come."""
+
+    due: Time
+    local: NotRequired[str]
+    nominal: Time
+
+
+class NextRuns(TypedDict):
+    """A page of runs to come."""
+
+    next: Union[Time, None]
+    runs: list[NextRun]
 
 
 class Node(TypedDict):
@@ -816,6 +897,7 @@ class Queues(TypedDict):
 
     drain: NotRequired[DrainState]
     exact: NotRequired[bool]
+    next: Union[str, None]
     queues: list[QueueCounts]
 
 
@@ -865,6 +947,7 @@ Simulate = TypedDict(
     {
         "at": NotRequired[Time],
         "cron": NotRequired[str],
+        "endpoint": NotRequired[EndpointName],
         "every": NotRequired[Duration],
         "every_after": NotRequired[Duration],
         "in": NotRequired[Duration],
@@ -872,6 +955,7 @@ Simulate = TypedDict(
         "limit": NotRequired[int],
         "missed": NotRequired[Missed],
         "overlap": NotRequired[Literal["skip", "queue"]],
+        "queue": NotRequired[QueueName],
         "repeats": NotRequired[int],
         "retry": NotRequired[Retry],
         "start": NotRequired[Time],
@@ -917,6 +1001,81 @@ class SimulatedRuns(TypedDict):
     truncated: bool
 
 
+
+# The attempts of a timer of a queue or to an endpoint, and the rules that hold there.
+SimulatedThere = TypedDict(
+    "SimulatedThere",
+    {
+        "attempts": list[SimulatedAttempt],
+        "from": Origins,
+        "missed": Missed,
+        "overlap": NotRequired[Literal["skip", "queue"]],
+        "retry": Retry,
+        "then": Union[Literal["dead"], None],
+        "timeout": Union[DurationText, None],
+        "total_ms": int,
+        "truncated": bool,
+    },
+)
+
+
+# What was done between two moments.
+DoneRecently = TypedDict(
+    "DoneRecently",
+    {
+        "attempts": int,
+        "dead": int,
+        "done": int,
+        "failed": int,
+        "from": Time,
+        "moved": int,
+        "removed": int,
+        "set": int,
+        "until": Time,
+    },
+)
+
+
+class DoneSoFar(TypedDict):
+    """What was done."""
+
+    attempts: int
+    dead: int
+    done: int
+    failed: int
+    moved: int
+    removed: int
+    set: int
+
+
+class TimerCounts(TypedDict):
+    """How many timers there are."""
+
+    dead: int
+    delivering: int
+    done: int
+    exact: NotRequired[bool]
+    pending: int
+    queues: int
+
+
+class Stats(TypedDict):
+    """The figures of all nodes."""
+
+    as_of: Time
+    delays_drift_micros: DelaysDrift
+    due: list[DueBucket]
+    exact: NotRequired[bool]
+    in_flight: int
+    leased: int
+    nodes: int
+    overdue: Union[Overdue, None]
+    recent: Union[DoneRecently, None]
+    since_start: DoneSoFar
+    timers: TimerCounts
+    waiting_for_limits: int
+
+
 class Target(TypedDict):
     """Where a timer is delivered, and how."""
 
@@ -944,6 +1103,7 @@ Timer = TypedDict(
     {
         "attempt": int,
         "attempts": list[Attempt],
+        "backfill": NotRequired[RunOf],
         "body": NotRequired[str],
         "body_base64": NotRequired[str],
         "body_bytes": int,
@@ -982,6 +1142,8 @@ Timer = TypedDict(
 class TimerPage(TypedDict):
     """A page of timers."""
 
+    bound_reached: NotRequired[bool]
+    exact: NotRequired[bool]
     items: list[Timer]
     next: Union[str, None]
     unreadable: NotRequired[int]

@@ -42,11 +42,13 @@ from .._exchange import (
     server_of,
 )
 from .._types import (
+    Backfilled,
     BatchLine,
     BatchResult,
     BeginJob,
     Cluster,
     Drained,
+    DueStats,
     Endpoint,
     EndpointRemoved,
     Endpoints,
@@ -56,6 +58,8 @@ from .._types import (
     Lease,
     LeaseResult,
     Moved,
+    NextRun,
+    NextRuns,
     Nodes,
     PurgeFilter,
     PutEndpoint,
@@ -71,6 +75,8 @@ from .._types import (
     Simulate,
     SimulatedAttempts,
     SimulatedRuns,
+    SimulatedThere,
+    Stats,
     Target,
     TestEndpoint,
     Timer,
@@ -85,7 +91,8 @@ BATCH_BYTES = 4 << 20
 #: How long a stream of events may be silent. The service says something every 15 s.
 EVENTS_SILENCE = 45.0
 
-Simulated = Union[SimulatedAttempts, SimulatedRuns]
+Simulated = Union[SimulatedAttempts, SimulatedRuns, SimulatedThere]
+Order = Literal["due", "created", "trouble"]
 
 
 class AsyncClient:
@@ -208,52 +215,71 @@ class AsyncClient:
         call.repeatable = True
         return cast(Removed, await self._ask(call))
 
-    async def get(self, queue: str, key: str) -> Timer:
-        """A timer as it stands."""
-        return cast(Timer, await self._ask(_read(_timer(queue, key), "revision", "state")))
+    async def get(self, queue: str, key: str, *, body: bool = False) -> Timer:
+        """A timer as it stands, with its body if asked for: ``body`` as text, or ``body_base64`` if it is no UTF-8."""
+        path = _timer(queue, key) + ("?body=text" if body else "")
+        return cast(Timer, await self._ask(_read(path, "revision", "state")))
 
     async def list_page(
         self,
-        queue: str,
+        queue: str | None,
         *,
         state: str | None = None,
         prefix: str | None = None,
         due_after: Time | None = None,
         due_before: Time | None = None,
         tags: Sequence[str] | None = None,
+        queue_prefix: str | None = None,
+        order: Order | None = None,
+        next_attempts: bool = False,
         bodies: bool = False,
         limit: int | None = None,
         after: str | None = None,
     ) -> TimerPage:
-        """One page of the timers of a queue, in order of their due times, and the cursor of the next one."""
+        """One page of the timers of a queue, or of all queues (``None``), and the cursor of the next one.
+
+        A page without items is not the last one while ``next`` is there: ``bound_reached`` says that the service looked no
+        further. ``queue_prefix`` is for all queues alone.
+        """
         parameters = {
             "state": state,
             "prefix": prefix,
             "due_after": due_after,
             "due_before": due_before,
             "tag": tags or None,
+            "queue_prefix": queue_prefix,
+            "order": order,
+            "include": "next_attempts" if next_attempts else None,
             "bodies": "text" if bodies else None,
             "limit": limit,
             "after": after,
         }
         return cast(
             TimerPage,
-            await self._ask(_read(_queue(queue) + "/timers" + query(parameters), "items", "next")),
+            await self._ask(_read(_timers(queue) + query(parameters), "items", "next")),
         )
 
     async def list(
         self,
-        queue: str,
+        queue: str | None,
         *,
         state: str | None = None,
         prefix: str | None = None,
         due_after: Time | None = None,
         due_before: Time | None = None,
         tags: Sequence[str] | None = None,
+        queue_prefix: str | None = None,
+        order: Order | None = None,
+        next_attempts: bool = False,
         bodies: bool = False,
         limit: int | None = None,
     ) -> AsyncIterator[Timer]:
-        """The timers of a queue, in order of their due times, page by page. ``limit`` is for a page."""
+        """The timers of a queue, or of all queues (``None``), page by page. ``limit`` is for a page.
+
+        They come in order of their due times, or as ``order`` says: ``"created"`` with the oldest first, ``"trouble"`` with
+        the dead first and then those with the most failures. The service refuses these two with ``too_broad`` if more timers
+        match than it looks at.
+        """
         after: str | None = None
         while True:
             page = await self.list_page(
@@ -263,6 +289,9 @@ class AsyncClient:
                 due_after=due_after,
                 due_before=due_before,
                 tags=tags,
+                queue_prefix=queue_prefix,
+                order=order,
+                next_attempts=next_attempts,
                 bodies=bodies,
                 limit=limit,
                 after=after,
@@ -272,6 +301,52 @@ class AsyncClient:
             after = page["next"]
             if after is None:
                 return
+
+    async def runs_page(
+        self, queue: str, key: str, *, limit: int | None = None, after: Time | None = None
+    ) -> NextRuns:
+        """One page of the runs to come of a recurring timer, and the ``after`` of the next one."""
+        path = _timer(queue, key) + "/runs" + query({"limit": limit, "after": after})
+        return cast(NextRuns, await self._ask(_read(path, "runs", "next")))
+
+    async def runs(self, queue: str, key: str, *, limit: int | None = None) -> AsyncIterator[NextRun]:
+        """The runs to come of a recurring timer, if each is made on time, page by page. ``limit`` is for a page.
+
+        A timer without an end has runs without an end.
+        """
+        after: str | None = None
+        while True:
+            page = await self.runs_page(queue, key, limit=limit, after=after)
+            for run in page["runs"]:
+                yield run
+            after = page["next"]
+            if after is None:
+                return
+
+    async def backfill(
+        self,
+        queue: str,
+        key: str,
+        *,
+        from_: Time,
+        until: Time,
+        limit: int | None = None,
+        dry_run: bool = False,
+        traceparent: str | None = None,
+    ) -> Backfilled:
+        """Makes runs of a recurring timer for nominal times of the past, from the first to the last of them.
+
+        A run that is there already is not made again. ``next`` of the answer is the ``from_`` of the next call.
+        """
+        fields: dict[str, Any] = {"from": from_, "until": until}
+        if limit is not None:
+            fields["limit"] = limit
+        if dry_run:
+            fields["dry_run"] = True
+        call = Call("POST", _timer(queue, key) + ":backfill", to_json(fields), keys=("made", "runs", "next"))
+        call.headers = _traced(traceparent)
+        call.repeatable, call.changes = dry_run, not dry_run
+        return cast(Backfilled, await self._ask(call))
 
     async def fire(self, queue: str, key: str) -> Moved:
         """Makes a pending timer due now."""
@@ -351,14 +426,31 @@ class AsyncClient:
 
     # Queues
 
-    async def queues(self) -> AsyncIterator[QueueCounts]:
-        """The queues with the counts of their timers."""
+    async def queues_page(
+        self,
+        *,
+        prefix: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Queues:
+        """One page of the queues with the counts of their timers, and the cursor of the next one."""
+        path = "/v1/queues" + query({"prefix": prefix, "state": state, "limit": limit, "after": after})
+        return cast(Queues, await self._ask(_read(path, "queues", "next")))
+
+    async def queues(
+        self, *, prefix: str | None = None, state: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[QueueCounts]:
+        """The queues with the counts of their timers, in order of their names, page by page. ``limit`` is for a page.
+
+        ``prefix`` is for their names; ``state`` leaves only queues with timers in that state.
+        """
         after: str | None = None
         while True:
-            page = cast(Queues, await self._ask(_read("/v1/queues" + query({"after": after}), "queues")))
+            page = await self.queues_page(prefix=prefix, state=state, limit=limit, after=after)
             for queue in page["queues"]:
                 yield queue
-            after = cast(Mapping[str, Any], page).get("next")
+            after = page["next"]
             if after is None:
                 return
 
@@ -600,10 +692,26 @@ class AsyncClient:
             self._turn += 1
             await io.sleep(self._retries.delay(failures, reader.retry))
 
+    # Figures
+
+    async def stats(self) -> Stats:
+        """The figures of the service: timers by state and due time, what is overdue, what runs and what was done."""
+        return cast(Stats, await self._ask(_read("/v1/stats", "timers", "due")))
+
+    async def stats_due(
+        self, *, from_: Time | None = None, to: Time | None = None, step: Duration | None = None
+    ) -> DueStats:
+        """How many timers are due when, in buckets of ``step``. ``next`` is the ``from_`` of the next call."""
+        path = "/v1/stats/due" + query({"from": from_, "to": to, "step": None if step is None else _step(step)})
+        return cast(DueStats, await self._ask(_read(path, "buckets", "next")))
+
     # What is asked beside
 
     async def simulate(self, request: Simulate) -> Simulated:
-        """When each attempt would come under a retry policy, or each run of a schedule."""
+        """When each attempt would come under a retry policy, or each run of a schedule.
+
+        With a ``queue`` or an ``endpoint`` the request takes from there what it leaves open.
+        """
         call = Call("POST", "/v1/simulate", to_json(request), keys=("then",), repeatable=True, changes=False)
         return cast(Simulated, await self._ask(call))
 
@@ -743,12 +851,22 @@ def _queues(queue: str | None) -> str:
     return "/v1/queues" if queue is None else _queue(queue)
 
 
+def _timers(queue: str | None) -> str:
+    return "/v1/timers" if queue is None else _queue(queue) + "/timers"
+
+
 def _timer(queue: str, key: str) -> str:
     return f"{_queue(queue)}/timers/{segment(key)}"
 
 
 def _endpoint(name: str) -> str:
     return f"/v1/endpoints/{segment(name)}"
+
+
+def _step(step: Duration) -> str:
+    """A duration in a query, where a number has to name its unit."""
+    text = duration(step)
+    return f"{text}ms" if isinstance(text, int) else text
 
 
 def _lease_name(lease: LeaseName) -> dict[str, str]:

@@ -44,11 +44,13 @@ from .._exchange import (
     server_of,
 )
 from .._types import (
+    Backfilled,
     BatchLine,
     BatchResult,
     BeginJob,
     Cluster,
     Drained,
+    DueStats,
     Endpoint,
     EndpointRemoved,
     Endpoints,
@@ -58,6 +60,8 @@ from .._types import (
     Lease,
     LeaseResult,
     Moved,
+    NextRun,
+    NextRuns,
     Nodes,
     PurgeFilter,
     PutEndpoint,
@@ -73,6 +77,8 @@ from .._types import (
     Simulate,
     SimulatedAttempts,
     SimulatedRuns,
+    SimulatedThere,
+    Stats,
     Target,
     TestEndpoint,
     Timer,
@@ -87,7 +93,8 @@ BATCH_BYTES = 4 << 20
 #: How long a stream of events may be silent. The service says something every 15 s.
 EVENTS_SILENCE = 45.0
 
-Simulated = Union[SimulatedAttempts, SimulatedRuns]
+Simulated = Union[SimulatedAttempts, SimulatedRuns, SimulatedThere]
+Order = Literal["due", "created", "trouble"]
 
 
 class Client:
@@ -210,52 +217,71 @@ class Client:
         call.repeatable = True
         return cast(Removed, self._ask(call))
 
-    def get(self, queue: str, key: str) -> Timer:
-        """A timer as it stands."""
-        return cast(Timer, self._ask(_read(_timer(queue, key), "revision", "state")))
+    def get(self, queue: str, key: str, *, body: bool = False) -> Timer:
+        """A timer as it stands, with its body if asked for: ``body`` as text, or ``body_base64`` if it is no UTF-8."""
+        path = _timer(queue, key) + ("?body=text" if body else "")
+        return cast(Timer, self._ask(_read(path, "revision", "state")))
 
     def list_page(
         self,
-        queue: str,
+        queue: str | None,
         *,
         state: str | None = None,
         prefix: str | None = None,
         due_after: Time | None = None,
         due_before: Time | None = None,
         tags: Sequence[str] | None = None,
+        queue_prefix: str | None = None,
+        order: Order | None = None,
+        next_attempts: bool = False,
         bodies: bool = False,
         limit: int | None = None,
         after: str | None = None,
     ) -> TimerPage:
-        """One page of the timers of a queue, in order of their due times, and the cursor of the next one."""
+        """One page of the timers of a queue, or of all queues (``None``), and the cursor of the next one.
+
+        A page without items is not the last one while ``next`` is there: ``bound_reached`` says that the service looked no
+        further. ``queue_prefix`` is for all queues alone.
+        """
         parameters = {
             "state": state,
             "prefix": prefix,
             "due_after": due_after,
             "due_before": due_before,
             "tag": tags or None,
+            "queue_prefix": queue_prefix,
+            "order": order,
+            "include": "next_attempts" if next_attempts else None,
             "bodies": "text" if bodies else None,
             "limit": limit,
             "after": after,
         }
         return cast(
             TimerPage,
-            self._ask(_read(_queue(queue) + "/timers" + query(parameters), "items", "next")),
+            self._ask(_read(_timers(queue) + query(parameters), "items", "next")),
         )
 
     def list(
         self,
-        queue: str,
+        queue: str | None,
         *,
         state: str | None = None,
         prefix: str | None = None,
         due_after: Time | None = None,
         due_before: Time | None = None,
         tags: Sequence[str] | None = None,
+        queue_prefix: str | None = None,
+        order: Order | None = None,
+        next_attempts: bool = False,
         bodies: bool = False,
         limit: int | None = None,
     ) -> Iterator[Timer]:
-        """The timers of a queue, in order of their due times, page by page. ``limit`` is for a page."""
+        """The timers of a queue, or of all queues (``None``), page by page. ``limit`` is for a page.
+
+        They come in order of their due times, or as ``order`` says: ``"created"`` with the oldest first, ``"trouble"`` with
+        the dead first and then those with the most failures. The service refuses these two with ``too_broad`` if more timers
+        match than it looks at.
+        """
         after: str | None = None
         while True:
             page = self.list_page(
@@ -265,6 +291,9 @@ class Client:
                 due_after=due_after,
                 due_before=due_before,
                 tags=tags,
+                queue_prefix=queue_prefix,
+                order=order,
+                next_attempts=next_attempts,
                 bodies=bodies,
                 limit=limit,
                 after=after,
@@ -274,6 +303,52 @@ class Client:
             after = page["next"]
             if after is None:
                 return
+
+    def runs_page(
+        self, queue: str, key: str, *, limit: int | None = None, after: Time | None = None
+    ) -> NextRuns:
+        """One page of the runs to come of a recurring timer, and the ``after`` of the next one."""
+        path = _timer(queue, key) + "/runs" + query({"limit": limit, "after": after})
+        return cast(NextRuns, self._ask(_read(path, "runs", "next")))
+
+    def runs(self, queue: str, key: str, *, limit: int | None = None) -> Iterator[NextRun]:
+        """The runs to come of a recurring timer, if each is made on time, page by page. ``limit`` is for a page.
+
+        A timer without an end has runs without an end.
+        """
+        after: str | None = None
+        while True:
+            page = self.runs_page(queue, key, limit=limit, after=after)
+            for run in page["runs"]:
+                yield run
+            after = page["next"]
+            if after is None:
+                return
+
+    def backfill(
+        self,
+        queue: str,
+        key: str,
+        *,
+        from_: Time,
+        until: Time,
+        limit: int | None = None,
+        dry_run: bool = False,
+        traceparent: str | None = None,
+    ) -> Backfilled:
+        """Makes runs of a recurring timer for nominal times of the past, from the first to the last of them.
+
+        A run that is there already is not made again. ``next`` of the answer is the ``from_`` of the next call.
+        """
+        fields: dict[str, Any] = {"from": from_, "until": until}
+        if limit is not None:
+            fields["limit"] = limit
+        if dry_run:
+            fields["dry_run"] = True
+        call = Call("POST", _timer(queue, key) + ":backfill", to_json(fields), keys=("made", "runs", "next"))
+        call.headers = _traced(traceparent)
+        call.repeatable, call.changes = dry_run, not dry_run
+        return cast(Backfilled, self._ask(call))
 
     def fire(self, queue: str, key: str) -> Moved:
         """Makes a pending timer due now."""
@@ -353,14 +428,31 @@ class Client:
 
     # Queues
 
-    def queues(self) -> Iterator[QueueCounts]:
-        """The queues with the counts of their timers."""
+    def queues_page(
+        self,
+        *,
+        prefix: str | None = None,
+        state: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> Queues:
+        """One page of the queues with the counts of their timers, and the cursor of the next one."""
+        path = "/v1/queues" + query({"prefix": prefix, "state": state, "limit": limit, "after": after})
+        return cast(Queues, self._ask(_read(path, "queues", "next")))
+
+    def queues(
+        self, *, prefix: str | None = None, state: str | None = None, limit: int | None = None
+    ) -> Iterator[QueueCounts]:
+        """The queues with the counts of their timers, in order of their names, page by page. ``limit`` is for a page.
+
+        ``prefix`` is for their names; ``state`` leaves only queues with timers in that state.
+        """
         after: str | None = None
         while True:
-            page = cast(Queues, self._ask(_read("/v1/queues" + query({"after": after}), "queues")))
+            page = self.queues_page(prefix=prefix, state=state, limit=limit, after=after)
             for queue in page["queues"]:
                 yield queue
-            after = cast(Mapping[str, Any], page).get("next")
+            after = page["next"]
             if after is None:
                 return
 
@@ -602,10 +694,26 @@ class Client:
             self._turn += 1
             io.sleep(self._retries.delay(failures, reader.retry))
 
+    # Figures
+
+    def stats(self) -> Stats:
+        """The figures of the service: timers by state and due time, what is overdue, what runs and what was done."""
+        return cast(Stats, self._ask(_read("/v1/stats", "timers", "due")))
+
+    def stats_due(
+        self, *, from_: Time | None = None, to: Time | None = None, step: Duration | None = None
+    ) -> DueStats:
+        """How many timers are due when, in buckets of ``step``. ``next`` is the ``from_`` of the next call."""
+        path = "/v1/stats/due" + query({"from": from_, "to": to, "step": None if step is None else _step(step)})
+        return cast(DueStats, self._ask(_read(path, "buckets", "next")))
+
     # What is asked beside
 
     def simulate(self, request: Simulate) -> Simulated:
-        """When each attempt would come under a retry policy, or each run of a schedule."""
+        """When each attempt would come under a retry policy, or each run of a schedule.
+
+        With a ``queue`` or an ``endpoint`` the request takes from there what it leaves open.
+        """
         call = Call("POST", "/v1/simulate", to_json(request), keys=("then",), repeatable=True, changes=False)
         return cast(Simulated, self._ask(call))
 
@@ -745,12 +853,22 @@ def _queues(queue: str | None) -> str:
     return "/v1/queues" if queue is None else _queue(queue)
 
 
+def _timers(queue: str | None) -> str:
+    return "/v1/timers" if queue is None else _queue(queue) + "/timers"
+
+
 def _timer(queue: str, key: str) -> str:
     return f"{_queue(queue)}/timers/{segment(key)}"
 
 
 def _endpoint(name: str) -> str:
     return f"/v1/endpoints/{segment(name)}"
+
+
+def _step(step: Duration) -> str:
+    """A duration in a query, where a number has to name its unit."""
+    text = duration(step)
+    return f"{text}ms" if isinstance(text, int) else text
 
 
 def _lease_name(lease: LeaseName) -> dict[str, str]:
