@@ -928,7 +928,7 @@ impl World {
                 }
                 self.check_promptness()?;
                 self.check_overdue(now)?;
-                self.check_due_counts(now, was_full)
+                self.check_due_counts(now, limited)
             }
             Err(error) => {
                 self.log.note(format!("{now:?} the store fails: {error}"));
@@ -1315,14 +1315,16 @@ impl World {
     }
 
     /// The counts by due time are those of the store, and no longer than they are to be once nothing is left to read.
-    fn check_due_counts(&mut self, now: Now, was_full: bool) -> Result<(), String> {
+    fn check_due_counts(&mut self, now: Now, limited: bool) -> Result<(), String> {
         let counted = due_counts::check(&self.engine, &*self.store, Shard::ONLY)?;
         let Some(counted) = counted else {
             return Ok(());
         };
         self.report.counted += counted;
-        // A full disk makes the engine wait, and look at nothing meanwhile.
-        let is_done = self.engine.next_wake().is_none_or(|wake| wake > now.wall) && !was_full;
+        // A disk that is full, or nearly, makes the engine wait, and look at nothing meanwhile.
+        let since = now.boot.saturating_since(self.opened.boot);
+        let waits = limited || since < Duration::from_secs(1);
+        let is_done = self.engine.next_wake().is_none_or(|wake| wake > now.wall) && !waits;
         if is_done && self.clock.timestamp() == now.wall {
             due_counts::check_lengths(&self.engine, now.wall)?;
         }
