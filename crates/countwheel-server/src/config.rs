@@ -535,7 +535,7 @@ pub struct Front {
     /// be given more than once
     #[arg(long, value_name = "CIDR", value_parser = network)]
     pub trusted_proxy: Vec<IpNet>,
-    /// Whose web pages may call from a browser, such as https://example.com; may be given more than once. Without it no
+    /// Whose web pages may call from a browser, such as `https://example.com`; may be given more than once. Without it no
     /// page of another origin can
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors_origin: Vec<HeaderValue>,

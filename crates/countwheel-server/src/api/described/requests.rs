@@ -17,8 +17,13 @@ pub(crate) static QUEUE_NAME: Named = Named {
 };
 pub(crate) static NAMESPACE_NAME: Named = Named {
     name: "Namespace",
-    doc: "What is before the first colon of the name of a queue.",
-    kind: Kind::text(0, 128),
+    doc: "A namespace of queues.",
+    kind: Kind::Text {
+        least: 1,
+        most: 64,
+        pattern: NAME,
+        format: "",
+    },
 };
 pub(crate) static ENDPOINT_NAME: Named = Named {
     name: "EndpointName",

@@ -40,6 +40,7 @@ schemathesis.openapi.format(
 
 schemathesis.openapi.format("cron-expression", st.sampled_from(["0 9 * * MON-FRI", "@daily", "*/5 * * * *"]))
 schemathesis.openapi.format("time-zone", st.sampled_from(["UTC", "Europe/Berlin", "Asia/Shanghai"]))
+schemathesis.openapi.format("step-text", st.sampled_from(["1s", "5m", "1h", "1d"]))
 schemathesis.openapi.format("media-type", st.sampled_from(["text/plain", "application/xml; charset=utf-8"]))
 schemathesis.openapi.format("proxy-url", st.just("http://127.0.0.1:9"))
 schemathesis.openapi.format("allowed-target", st.sampled_from(["127.0.0.0/8", "localhost", "*.lan:8443"]))
@@ -143,6 +144,9 @@ NOT_DESCRIBED = [
     "a request by OPTIONS has no body",
     "with a content_type, the body must be a text",
     'the action "',
+    # A cursor is of one list, which the document cannot know.
+    "is the cursor of another list",
+    "must be the cursor of the page before",
     # Lengths are bytes, and a schema counts characters.
     "has at most 256 bytes",
 ]

@@ -104,6 +104,8 @@ fn everything_that_the_document_says_holds() {
         .arg("run")
         .arg(format!("{base}/openapi.json"))
         .args(["--phases", phases, "--workers", "2"])
+        // A stream has no end for schemathesis to wait for; `events` of the other tests has its sentences.
+        .args(["--exclude-path", "/v1/events"])
         .args(["--max-examples", &examples, "--seed", &seed().to_string()])
         .args([
             "--suppress-health-check",
