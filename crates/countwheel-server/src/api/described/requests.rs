@@ -150,7 +150,7 @@ const PATH: Kind = Kind::Text {
 const BASE64: Kind = Kind::Text {
     least: 0,
     most: usize::MAX,
-    pattern: "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    pattern: "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/][AQgw]==|[A-Za-z0-9+/]{2}[AEIMQUYcgkosw048]=)?$",
     format: "",
 };
 pub(crate) const PRIORITY: Kind = Kind::whole(0, 4_294_967_295);

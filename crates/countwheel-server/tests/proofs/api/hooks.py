@@ -147,6 +147,8 @@ NOT_DESCRIBED = [
     # A cursor is of one list, which the document cannot know.
     "is the cursor of another list",
     "must be the cursor of the page before",
+    # One parameter bounds another.
+    "must be later than",
     # Lengths are bytes, and a schema counts characters.
     "has at most 256 bytes",
 ]

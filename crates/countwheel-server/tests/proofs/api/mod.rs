@@ -88,11 +88,14 @@ fn everything_that_the_document_says_holds() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/proofs/api");
     let base = format!("http://{}", server.address);
     let examples = setting("COUNTWHEEL_EXAMPLES", || EXAMPLES).to_string();
-    let phases = if examples == EXAMPLES.to_string() {
+    // The gate asks the same each time: what another seed finds is for the longer command.
+    let is_gate = examples == EXAMPLES.to_string();
+    let phases = if is_gate {
         "fuzzing"
     } else {
         "examples,coverage,fuzzing,stateful"
     };
+    let seed = setting("COUNTWHEEL_SEED", || if is_gate { 1 } else { seed() });
     let mut command = Command::new("python3");
     command
         .args([
@@ -106,7 +109,7 @@ fn everything_that_the_document_says_holds() {
         .args(["--phases", phases, "--workers", "2"])
         // A stream has no end for schemathesis to wait for; `events` of the other tests has its sentences.
         .args(["--exclude-path", "/v1/events"])
-        .args(["--max-examples", &examples, "--seed", &seed().to_string()])
+        .args(["--max-examples", &examples, "--seed", &seed.to_string()])
         .args([
             "--suppress-health-check",
             "all",
