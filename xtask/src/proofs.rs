@@ -518,7 +518,6 @@ impl Proof {
             let mut command = program.behind(words);
             command
                 .args(["--ignored", "--nocapture", "--exact"])
-                .args(self.at_a_time())
                 .args(&tests);
             let line = format!("{} -- {}", program.full_name(), tests.join(" "));
             commands.push((line, command));
@@ -527,14 +526,6 @@ impl Proof {
             return Err(format!("no proof is called {}", self.name));
         }
         Ok(commands)
-    }
-
-    /// How many tests run at a time, if not one for each processor: those of a database mostly wait.
-    fn at_a_time(&self) -> &'static [&'static str] {
-        match self.name == POSTGRES.name {
-            true => &["--test-threads=4"],
-            false => &[],
-        }
     }
 
     /// What is said of one service is asked of several nodes as well.
