@@ -5,7 +5,7 @@
 //! takes a place as a connection does, so that a caller has no more requests under way by the one than by the other.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Cursor};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, join, split};
 use tokio::sync::{Notify, watch};
 
 use crate::accept::told;
@@ -108,7 +108,8 @@ pub(crate) async fn serve<S>(
         router: TowerToHyperService::new(answerer.router),
         streams: Arc::clone(&streams),
     };
-    let stream = Ahead { ahead, stream };
+    let (reading, writing) = split(stream);
+    let stream = join(Cursor::new(ahead).chain(reading), writing);
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
@@ -422,61 +423,6 @@ impl HttpBody for Leaving {
 impl Drop for Leaving {
     fn drop(&mut self) {
         self.open.is_whole = self.is_end_stream();
-    }
-}
-
-/// A stream of which a part was read before.
-struct Ahead<S> {
-    ahead: Vec<u8>,
-    stream: S,
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.ahead.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
-        }
-        let length = self.ahead.len().min(buffer.remaining());
-        buffer.put_slice(&self.ahead[..length]);
-        self.ahead.drain(..length);
-        if self.ahead.is_empty() {
-            self.ahead = Vec::new();
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        pieces: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }
 
