@@ -338,13 +338,10 @@ mod tests {
 
     use super::*;
     use crate::store::{Change, MemoryStore};
-    use crate::{DeadReason, Missed, RetryPolicy, Revision, State, TimerId, TimerName};
+    use crate::{DeadReason, State, TimerName, merged};
 
     fn record(revision: u64, random: &mut Random, shards: Shards, shard: Shard) -> Record {
-        let (revision, due) = (
-            Revision(revision),
-            Timestamp::from_micros(1 + random.below(8)),
-        );
+        let due = 1 + random.below(8);
         let queue = format!(
             "{}{}",
             ["a", "b"][usize::from(random.below(2) == 0)],
@@ -354,7 +351,7 @@ mod tests {
             let key = format!(
                 "{}{}-{number}",
                 ["x", "y"][usize::from(number.is_multiple_of(2))],
-                revision.0
+                revision
             );
             TimerName::new(&queue, key).unwrap()
         });
@@ -378,24 +375,9 @@ mod tests {
         };
         Record {
             name,
-            id: TimerId {
-                store: 7,
-                set: revision,
-            },
-            revision,
             state,
-            created: due,
-            due,
             clock: DueClock::ALL[usize::from(random.below(2) == 0)],
-            missed: Missed::Fire,
-            recurring: None,
-            first_due: due,
-            policy: RetryPolicy::default(),
-            failures: 0,
-            interruptions: 0,
-            attempt: 0,
-            attempts: Vec::new(),
-            payload: Vec::new(),
+            ..merged::tests::record(revision, due)
         }
     }
 

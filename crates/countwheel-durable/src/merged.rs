@@ -124,7 +124,7 @@ pub(crate) fn page_of<S, E>(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::cell::Cell;
 
     use countwheel_time::{Random, Timestamp};
@@ -133,7 +133,8 @@ mod tests {
     use crate::store::{Change, MemoryStore, Store};
     use crate::{DueClock, Missed, QueueName, RetryPolicy, Revision, State, TimerId, TimerName};
 
-    fn record(revision: u64, due: u64) -> Record {
+    /// A record of that revision, pending and due then.
+    pub(crate) fn record(revision: u64, due: u64) -> Record {
         let (revision, due) = (Revision(revision), Timestamp::from_micros(due));
         Record {
             name: TimerName::new("q", revision.0.to_string()).unwrap(),
