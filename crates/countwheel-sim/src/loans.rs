@@ -165,6 +165,18 @@ struct Node {
     without_database_until: Instant,
 }
 
+impl Node {
+    /// Who has no lease starts nothing, and its timers are other nodes' soon.
+    fn has_lease(&self, now: Instant) -> bool {
+        self.renewed + (LEASE - EARLIER) > now
+    }
+
+    /// Whether others may have been lent what it runs: also while it is stopped, and sees nothing of that.
+    fn is_out_of_reach(&self, now: Instant) -> bool {
+        !self.has_lease(now) || self.heard + (LOAN - EARLIER) <= now
+    }
+}
+
 enum Message {
     Asks {
         from: NodeId,
@@ -303,9 +315,13 @@ impl World {
         }
         for at in 0..self.nodes.len() {
             let node = &mut self.nodes[at];
+            let is_out_of_reach = node.is_out_of_reach(self.now);
             for work in &mut node.work {
                 let now = self.now;
                 work.running.retain(|attempt| attempt.ends > now);
+                for attempt in &mut work.running {
+                    attempt.is_excused |= is_out_of_reach;
+                }
             }
             if node.killed || node.stopped_until > self.now {
                 continue;
@@ -426,7 +442,7 @@ impl World {
         }
         let nodes = self.live_nodes();
         let node = &mut self.nodes[at];
-        let believes = node.renewed + (LEASE - EARLIER) > now;
+        let believes = node.has_lease(now);
         node.lends = match node.lends {
             _ if node.sees.0 != at || !believes => None,
             Some((number, from)) if number == node.sees.1 => Some((number, from)),
@@ -530,11 +546,12 @@ impl World {
                 number,
                 asked,
             } => {
-                let believes = node.renewed + (LEASE - EARLIER) > now;
+                // Whoever finds that its lease is over counts anew from then on.
+                node.lends = node.lends.filter(|_| node.has_lease(now));
                 let here = Here {
                     flows: &self.flows,
                     limits: &node.limits,
-                    lends: node.lends.filter(|_| believes).map(|(_, from)| from),
+                    lends: node.lends.map(|(_, from)| from),
                     nodes,
                 };
                 let answers = node.lender.answer(id, number, &asked, &here, now);
@@ -561,7 +578,10 @@ impl World {
                 if sent + ANSWERS <= now {
                     return;
                 }
-                node.heard = sent;
+                // Whoever says that somebody else counts is not who counts.
+                if !answers.contains(&Lent::Elsewhere) {
+                    node.heard = sent;
+                }
                 node.borrower.answered(&asked, &answers, sent, now);
             }
         }
@@ -572,13 +592,8 @@ impl World {
         let now = self.now;
         for flow in 0..self.flows.len() {
             let node = &mut self.nodes[at];
-            // Who has no lease starts nothing, and its timers are other nodes' soon.
-            let has_lease = node.renewed + (LEASE - EARLIER) > now;
-            let is_out_of_reach = !has_lease || node.heard + (LOAN - EARLIER) <= now;
+            let has_lease = node.has_lease(now);
             let work = &mut node.work[flow];
-            for attempt in &mut work.running {
-                attempt.is_excused |= is_out_of_reach;
-            }
             if work.pending == 0 {
                 work.waits_since = None;
                 continue;
