@@ -122,12 +122,17 @@ struct Account {
 /// What one node has.
 #[derive(Clone, Debug)]
 struct Loan {
+    /// What is counted for it: what it was told, and what it says that it runs.
     count: u32,
+    /// What it was told last.
+    told: u32,
     until: Instant,
     asked: Instant,
     wants: bool,
     /// Since when it has had some, or wants some.
     since: Instant,
+    /// Since when it had wanted what it has.
+    wanted: Instant,
 }
 
 impl Account {
@@ -142,7 +147,7 @@ impl Account {
     fn expire(&mut self, now: Instant) {
         self.of.retain(|_, loan| {
             if loan.until <= now {
-                loan.count = 0;
+                (loan.count, loan.told) = (0, 0);
             }
             loan.count > 0 || (loan.wants && loan.asked + WAITS > now)
         });
@@ -159,36 +164,46 @@ impl Account {
         counts.fold(0, u32::saturating_add)
     }
 
-    /// Takes down what a node says that it has. Says what it had by what was known.
+    /// Takes down what a node says that it has. Says what it was told that it has.
     fn note(&mut self, from: NodeId, asked: &Borrowing, now: Instant) -> u32 {
         let before = self.of.get(&from).cloned();
-        let had = before.as_ref().map_or(0, |loan| loan.count);
+        let (had, told) = before
+            .as_ref()
+            .map_or((0, 0), |loan| (loan.count, loan.told));
         let back = had.saturating_sub(asked.keeps);
         if back > 0 && !asked.rests.is_zero() && !planted!(LoansStartAgain) {
             self.resting.push((now + asked.rests, back));
         }
         if asked.keeps == 0 && !asked.wants {
             self.of.remove(&from);
-            return had;
+            return told;
         }
-        // Who has given its last back, or wants some and had none, is the last in turn.
-        let since = before.filter(|_| (had > 0) == (asked.keeps > 0));
-        let since = since.map_or(now, |loan| loan.since);
+        // Who has given its last back, or wants some and had none, is the last in turn. Who was lent some and knows
+        // nothing of it has lost the answer, and not its turn.
+        let wanted = before.as_ref().map_or(now, |loan| loan.wanted);
+        let has_lost_it = told > 0 && asked.keeps == 0 && asked.wants;
+        let since = match before {
+            Some(_) if has_lost_it => wanted,
+            Some(loan) if (had > 0) == (asked.keeps > 0) => loan.since,
+            _ => now,
+        };
         let loan = Loan {
             count: asked.keeps,
+            told,
             until: now + LOAN,
             asked: now,
             wants: asked.wants,
             since,
+            wanted,
         };
         self.of.insert(from, loan);
-        had
+        told
     }
 
-    /// How many a node is to use from now on. It had so many by what was known before.
+    /// How many a node is to use from now on. It was told so many before.
     fn lend(
         &mut self,
-        (from, had): (NodeId, u32),
+        (from, told): (NodeId, u32),
         limit: u32,
         lends: &dyn Lends,
         now: Instant,
@@ -223,8 +238,9 @@ impl Account {
         // may have lent more than there is by now, and wants that back as well.
         let over = lent.saturating_sub(limit);
         let missing = lack.saturating_sub(free);
-        // Its loan had ended, and others have been lent the same meanwhile: what it runs is counted, and not more.
-        count = count.saturating_sub(over.min(mine.count.saturating_sub(had)));
+        // Its loan had ended, and others have been lent the same meanwhile: what it runs is counted, and it is told so
+        // with each answer until that has ended.
+        count = count.saturating_sub(over.min(mine.count.saturating_sub(told)));
         if count > fair && (missing > 0 || over > 0) {
             count = fair.max(count.saturating_sub(missing.saturating_add(over)));
         } else if over > 0 && limit < nodes {
@@ -239,9 +255,10 @@ impl Account {
         }
         if let Some(loan) = self.of.get_mut(&from) {
             if loan.count == 0 && count > 0 {
-                loan.since = now;
+                (loan.wanted, loan.since) = (loan.since, now);
             }
             loan.count = loan.count.max(count);
+            loan.told = count;
         }
         Lent::Places { count, others_wait }
     }
@@ -309,8 +326,8 @@ impl Lender {
             *account = Account::new(lends_from);
         }
         account.expire(now);
-        let had = account.note(from, asked, now);
-        account.lend((from, had), limit, lends, now)
+        let told = account.note(from, asked, now);
+        account.lend((from, told), limit, lends, now)
     }
 }
 

@@ -124,12 +124,38 @@ pub(crate) fn who_lost_its_loan_keeps_what_runs_and_no_more() {
     assert_eq!(ask(A, 1, 0, SECOND), Some(3));
     let later = SECOND + LOAN;
     assert_eq!(ask(B, 1, 0, later), Some(3));
-    // Two of them still run: these are counted, and A starts none.
-    assert_eq!(ask(A, 2, 2, later), Some(0));
+    // Two of them still run: these are counted, and A starts none, however often it asks.
+    for number in 2..5 {
+        assert_eq!(ask(A, number, 2, later), Some(0));
+    }
     assert_eq!(ask(B, 2, 3, later), Some(1));
     // B gives two back. Both together are what there is by then.
     assert_eq!(ask(B, 3, 1, later), Some(1));
-    assert_eq!(ask(A, 3, 2, later), Some(2));
+    assert_eq!(ask(A, 5, 2, later), Some(2));
+}
+
+pub(crate) fn who_loses_the_answer_keeps_its_turn() {
+    let (mut lender, of) = (Lender::new(), Of(1, at(Duration::ZERO)));
+    let mut ask = |from, number, keeps, now| {
+        let asked = borrowing(keeps, true);
+        lent(&mut lender, (from, number), asked, &of, now)
+    };
+    assert_eq!(ask(A, 1, 0, SECOND), Some(1));
+    let mut now = SECOND;
+    for node in [B, C] {
+        now += MILLISECOND;
+        assert_eq!(ask(node, 1, 0, now), Some(0));
+    }
+    now += SECOND;
+    for (node, count) in [(B, 0), (C, 0)] {
+        assert_eq!(ask(node, 2, 0, now), Some(count));
+    }
+    assert_eq!(ask(A, 2, 1, now), Some(0));
+    assert_eq!(ask(A, 3, 0, now), Some(0));
+    // It is lent to B, which does not hear of it in time, and asks again, after C.
+    assert_eq!(ask(B, 3, 0, now), Some(1));
+    assert_eq!(ask(C, 3, 0, now), Some(0));
+    assert_eq!(ask(B, 4, 0, now), Some(1));
 }
 
 pub(crate) fn where_there_are_more_nodes_than_places_each_has_its_turn() {
@@ -247,6 +273,7 @@ pub(crate) mod sentences {
         no_more_is_lent_than_there_is_and_a_loan_ends_by_itself,
         a_question_that_a_later_one_has_overtaken_says_nothing,
         who_lost_its_loan_keeps_what_runs_and_no_more,
+        who_loses_the_answer_keeps_its_turn,
         where_there_are_more_nodes_than_places_each_has_its_turn,
         a_start_that_is_given_back_rests_until_its_rate_allows_it_again,
         a_borrower_believes_in_a_loan_from_before_it_asked_and_not_for_ever,
