@@ -573,6 +573,12 @@ impl World {
             expected.is_unsure = true;
         }
         self.budget = Budget::new(&self.config);
+        // The engines know of the rates from their first turn on, also of those that are others soon.
+        for number in 0..self.flows {
+            if let Some(rate) = self.rules.limits(&flow(number)).rate {
+                self.bucket(&flow(number), rate);
+            }
+        }
         self.open(shards);
     }
 
@@ -1055,8 +1061,13 @@ impl World {
                 let refusals = flows.filter_map(|flow| self.refusal(flow, true));
                 if refusals.count() == 0 {
                     return Err(format!(
-                        "{} waits in shard {shard}, and might start",
-                        record.name
+                        "{} of {route:?}, due {:?}, waits in shard {shard}, and might start at {:?}; its engine wakes up at {wake:?}, \
+                         and handlers hold {}; {:?}",
+                        record.name,
+                        record.due,
+                        self.clock.timestamp(),
+                        self.holding,
+                        self.buckets
                     ));
                 }
                 if let [flow] = route.flows.as_slice() {

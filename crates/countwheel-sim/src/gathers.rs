@@ -217,7 +217,8 @@ struct World {
     timers: Vec<Timer>,
     nodes: Vec<Node>,
     workers: Vec<Worked>,
-    messages: BTreeMap<(Instant, u64), (usize, usize, Message)>,
+    /// From which start of a node to which start of another: a connection is between two of them.
+    messages: BTreeMap<(Instant, u64), ([(usize, NodeId); 2], Message)>,
     next: u64,
     report: Report,
     log: Log,
@@ -363,8 +364,10 @@ impl World {
             if entry.key().0 > self.now {
                 break;
             }
-            let (from, to, message) = entry.remove();
-            if self.nodes[to].killed_until <= self.now {
+            let (between, message) = entry.remove();
+            let [(from, _), (to, _)] = between;
+            let is_connected = between.iter().all(|(node, id)| self.nodes[*node].id == *id);
+            if is_connected && self.nodes[to].killed_until <= self.now {
                 self.deliver(from, to, message);
             }
         }
@@ -395,7 +398,8 @@ impl World {
         };
         let at = self.now + MILLISECOND * self.small(most);
         self.next += 1;
-        self.messages.insert((at, self.next), (from, to, message));
+        let between = [from, to].map(|node| (node, self.nodes[node].id));
+        self.messages.insert((at, self.next), (between, message));
     }
 
     fn release(&mut self, leases: &[Lease]) {
