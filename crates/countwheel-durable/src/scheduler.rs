@@ -326,7 +326,8 @@ impl Scheduler {
         left -= counted;
         // And as much what is counted by due time.
         let listed = if self.ahead.lock().is_behind(self.now) {
-            left / 8
+            // Less than a look would wait for ever, and the next turn comes at once.
+            (left / 8).max(LOOK_MIN.min(left / 2))
         } else {
             0
         };
