@@ -296,7 +296,7 @@ async fn walk(port: u16, path: &str, requests: usize) -> anyhow::Result<Seen> {
         }
         seen.bytes = seen.bytes.max(answer.len() - head - 4);
         let link = text.lines().take_while(|line| !line.is_empty());
-        let mut link = link.filter_map(|line| line.split_once("after="));
+        let mut link = link.filter_map(|line| line.rsplit_once("after="));
         after = link
             .find_map(|(_, rest)| rest.split_once(">; rel=\"next\""))
             .map(|(after, _)| after.to_owned());
