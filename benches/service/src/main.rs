@@ -69,6 +69,18 @@ struct Arguments {
     /// How many operations the call of `batch` has.
     #[arg(long, default_value_t = 1_000_000)]
     operations: usize,
+    /// How many timers `lists` has.
+    #[arg(long, default_value_t = 1_000_000)]
+    listed: usize,
+    /// In how many queues the timers of `lists` are.
+    #[arg(long, default_value_t = 20_000)]
+    queues: usize,
+    /// How many timers of `lists` are dead.
+    #[arg(long, default_value_t = 10_000)]
+    dead: usize,
+    /// How many requests of each kind `lists` makes.
+    #[arg(long, default_value_t = 100)]
+    requests: usize,
     /// Rounds of `sets`, `deliveries`, `leases` and `batch`.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -162,6 +174,7 @@ impl Bench {
             Row::Deliveries => ("deliveries", rows::deliveries::measure(self).await),
             Row::Leases => ("leases", rows::leases::measure(self).await),
             Row::Batch => ("batch", rows::batch::measure(self).await),
+            Row::Lists => ("lists", rows::lists::measure(self).await),
         };
         let text = measured.unwrap_or_else(|error| {
             self.is_whole = false;

@@ -306,8 +306,9 @@ impl Client {
         limit: u32,
         after: Option<&str>,
     ) -> Result<Answer<Page>, ClientError> {
-        let path = format!("/v1/queues/{}/timers?limit={limit}", escape(queue));
-        self.list_at(path, filter, after).await
+        let listing = Listing::default();
+        let of = ListOf::Queue(queue);
+        self.list_of(of, filter, &listing, limit, after).await
     }
 
     /// The same of all queues whose names begin with `queue_prefix`.
@@ -321,9 +322,41 @@ impl Client {
         limit: u32,
         after: Option<&str>,
     ) -> Result<Answer<Page>, ClientError> {
-        let mut path = format!("/v1/timers?limit={limit}");
-        if let Some(prefix) = queue_prefix {
+        let listing = Listing::default();
+        let of = ListOf::All { queue_prefix };
+        self.list_of(of, filter, &listing, limit, after).await
+    }
+
+    /// Asks for one page of a list, in the order and with what `listing` says.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn list_of(
+        &self,
+        of: ListOf<'_>,
+        filter: &Filter,
+        listing: &Listing,
+        limit: u32,
+        after: Option<&str>,
+    ) -> Result<Answer<Page>, ClientError> {
+        let mut path = match of {
+            ListOf::Queue(queue) => format!("/v1/queues/{}/timers?limit={limit}", escape(queue)),
+            ListOf::All { .. } => format!("/v1/timers?limit={limit}"),
+        };
+        if let ListOf::All {
+            queue_prefix: Some(prefix),
+        } = of
+        {
             path.push_str(&format!("&queue_prefix={}", escape(prefix)));
+        }
+        if listing.order != ListOrder::Due {
+            path.push_str(&format!("&order={}", listing.order.as_str()));
+        }
+        if listing.next_attempts {
+            path.push_str("&include=next_attempts");
+        }
+        if listing.bodies {
+            path.push_str("&bodies=text");
         }
         self.list_at(path, filter, after).await
     }
@@ -1257,6 +1290,60 @@ impl LeaseResult {
     }
 }
 
+/// Of which queues a list is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListOf<'a> {
+    /// Of one.
+    Queue(&'a str),
+    /// Of all whose names begin so.
+    All {
+        /// `None`: of every queue.
+        queue_prefix: Option<&'a str>,
+    },
+}
+
+/// In which order a list is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ListOrder {
+    /// By due time.
+    #[default]
+    Due,
+    /// By the time of the set, the oldest first.
+    Created,
+    /// The dead first, then those with the most failures.
+    Trouble,
+}
+
+impl ListOrder {
+    /// As the API has it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Due => "due",
+            Self::Created => "created",
+            Self::Trouble => "trouble",
+        }
+    }
+}
+
+/// In which order a list is, and what it shows of each timer.
+///
+/// ```
+/// use countwheel_client::{ListOrder, Listing};
+///
+/// let listing = Listing { order: ListOrder::Trouble, ..Listing::default() };
+/// assert!(!listing.next_attempts && !listing.bodies);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Listing {
+    /// The order.
+    pub order: ListOrder,
+    /// Whether each timer has its next attempts.
+    pub next_attempts: bool,
+    /// Whether each timer has its body.
+    pub bodies: bool,
+}
+
 /// Which timers a list holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Filter {
@@ -1480,6 +1567,12 @@ pub struct Timer {
     /// How long its body is.
     #[serde(default)]
     pub body_bytes: u64,
+    /// Its body, if that is text and was asked for.
+    #[serde(default)]
+    pub body: Option<String>,
+    /// Its body in base64, if that is no text and was asked for.
+    #[serde(default)]
+    pub body_base64: Option<String>,
     /// Its retry policy, as in a set.
     #[serde(default)]
     pub retry: Value,

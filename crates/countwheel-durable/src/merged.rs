@@ -1,8 +1,8 @@
 //! One page of the timers of all shards, or of several queues, in order, of pages of each.
 //!
 //! The keys of a queue are spread evenly over the shards, so a shard has about its part of the next records. It is asked for
-//! that and some more, and asked again if that was not enough. To ask each shard for a whole page would read the page as
-//! often as there are shards.
+//! that and some more, and asked again, for twice as many, if that was not enough. To ask each shard for a whole page would
+//! read the page as often as there are shards.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -23,6 +23,8 @@ pub(crate) struct Source<S> {
 struct Part {
     shard: Shard,
     records: VecDeque<Record>,
+    /// So many were asked for.
+    asked: usize,
     /// There is more behind the records, from here on.
     next: Option<Cursor>,
     /// The store did not look further: the page of all shards ends there too.
@@ -78,18 +80,22 @@ pub(crate) fn page_of<S, E>(
         (limit / count * 3 / 2 + MORE).min(limit)
     };
     let mut unreadable = 0;
-    let mut read = |source: &Source<S>, after: Option<Cursor>| {
+    let mut read = |source: &Source<S>, after: Option<Cursor>, asked: usize| {
         let shard = source.shard;
-        let page = list(source, after.and_then(|after| after.of(shard)), each)?;
+        let page = list(source, after.and_then(|after| after.of(shard)), asked)?;
         unreadable += page.unreadable;
         Ok::<_, E>(Part {
             shard,
-            is_short: page.records.len() + page.unreadable < each,
+            asked,
+            is_short: page.records.len() + page.unreadable < asked,
             records: page.records.into(),
             next: page.next.map(|position| Cursor { position, shard }),
         })
     };
-    let parts: Result<Vec<_>, _> = sources.iter().map(|source| read(source, after)).collect();
+    let parts: Result<Vec<_>, _> = sources
+        .iter()
+        .map(|source| read(source, after, each))
+        .collect();
     let mut parts = parts?;
     let heads = parts.iter().enumerate();
     let heads = heads.filter_map(|(number, part)| Some(Reverse((part.head()?, number))));
@@ -112,7 +118,11 @@ pub(crate) fn page_of<S, E>(
                 next = Some(head);
                 break;
             }
-            None => *part = read(&sources[number], part.next)?,
+            None => {
+                // One that has more than its part has most of the page, perhaps.
+                let asked = (part.asked * 2).min(limit - records.len());
+                *part = read(&sources[number], part.next, asked)?;
+            }
         }
         heads.extend(parts[number].head().map(|head| Reverse((head, number))));
     }

@@ -38,7 +38,14 @@ pub(crate) async fn measure(bench: &mut Bench) -> anyhow::Result<String> {
         let count = bench.arguments.operations;
         let program = Program::start(&bench.program, &bench.directory)?;
         let before = program.memory("VmRSS")?;
-        let seconds = run(program.port, count).await?;
+        let body = "x".repeat(98);
+        let seconds = run(program.port, count, move |lines, number| {
+            write!(
+                lines,
+                r#"{{"op":"set","queue":"q","key":"{number}","in":"1h","target":{{"url":"http://127.0.0.1:9999/"}},"body":"{body}"}}"#
+            )
+        })
+        .await?;
         let (peak, after) = (program.memory("VmHWM")?, program.memory("VmRSS")?);
         #[expect(clippy::cast_precision_loss, reason = "some millions")]
         let rate = count as f64 / seconds;
@@ -53,12 +60,17 @@ pub(crate) async fn measure(bench: &mut Bench) -> anyhow::Result<String> {
     Ok(sheet.table())
 }
 
-/// How many seconds a batch of so many sets takes, from its first byte to the end of its answer.
-async fn run(port: u16, count: usize) -> anyhow::Result<f64> {
+/// How many seconds a batch of so many sets takes, from its first byte to the end of its answer. `line` writes the set of a
+/// number.
+pub(crate) async fn run(
+    port: u16,
+    count: usize,
+    line: impl Fn(&mut String, usize) -> std::fmt::Result + Send + 'static,
+) -> anyhow::Result<f64> {
     let clock = SystemClock::new();
     let (reading, writing) = http::connect(port).await?.into_split();
     let began = clock.now();
-    let sending = tokio::spawn(send(writing, count));
+    let sending = tokio::spawn(send(writing, count, line));
     let tail = read(reading).await?;
     let took = clock.now().saturating_since(began);
     sending.await??;
@@ -67,21 +79,22 @@ async fn run(port: u16, count: usize) -> anyhow::Result<f64> {
     Ok(took.as_secs_f64())
 }
 
-/// Sets of timers with bodies of 100 bytes.
-async fn send(mut writing: OwnedWriteHalf, count: usize) -> anyhow::Result<()> {
+/// Sends so many sets.
+async fn send(
+    mut writing: OwnedWriteHalf,
+    count: usize,
+    line: impl Fn(&mut String, usize) -> std::fmt::Result,
+) -> anyhow::Result<()> {
     let head = "POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-ndjson\r\n\
                 transfer-encoding: chunked\r\n\r\n";
     writing.write_all(head.as_bytes()).await?;
-    let body = "x".repeat(98);
     let (mut lines, mut chunk) = (String::new(), String::new());
     for from in (0..count).step_by(LINES) {
         lines.clear();
         chunk.clear();
         for number in from..count.min(from + LINES) {
-            writeln!(
-                lines,
-                r#"{{"op":"set","queue":"q","key":"{number}","in":"1h","target":{{"url":"http://127.0.0.1:9999/"}},"body":"{body}"}}"#
-            )?;
+            line(&mut lines, number)?;
+            lines.push('\n');
         }
         write!(chunk, "{:x}\r\n{lines}\r\n", lines.len())?;
         writing.write_all(chunk.as_bytes()).await?;

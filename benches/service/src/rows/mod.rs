@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod deliveries;
 pub(crate) mod isolation;
 pub(crate) mod leases;
+pub(crate) mod lists;
 pub(crate) mod sets;
 
 use clap::ValueEnum;
@@ -20,4 +21,6 @@ pub(crate) enum Row {
     Leases,
     /// Sets in one batch
     Batch,
+    /// Lists, figures and metrics of a store with many queues
+    Lists,
 }

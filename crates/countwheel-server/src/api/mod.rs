@@ -149,6 +149,8 @@ pub struct App {
     dev: bool,
     reads: Arc<Semaphore>,
     metrics: Arc<Semaphore>,
+    /// The memory for pages that are read whole, in KiB.
+    pages: Arc<Semaphore>,
     /// The memory for bodies.
     pub(crate) bodies: Arc<Bodies>,
     snapshots: Option<Snapshots>,
@@ -259,6 +261,7 @@ impl App {
             dev,
             reads: Arc::new(Semaphore::new(READS_MAX)),
             metrics: Arc::new(Semaphore::new(METRICS_MAX)),
+            pages: Arc::new(Semaphore::new(pages::WHOLE_KIB)),
             bodies: Bodies::new(BODY_BYTES),
             snapshots: None,
             cluster: None,

@@ -4,9 +4,11 @@
 //! writes a page in pieces, each when the piece before has left: a connection takes the memory of
 //! two pieces at the most, and of the pieces of a page that is short.
 //!
-//! The head of an answer says where the next page begins. Of a page that is not short its end is looked for before the
-//! first piece leaves, and the pieces go on up to there.
+//! The head of an answer says where the next page begins. So a page that is not short is read whole before it leaves, as long as
+//! the memory that all such pages share has room for its text. Where it has none, the end of the page is looked for before the
+//! first piece leaves, the pieces go on up to there, and what they have is read a second time.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use countwheel_durable::store::page::position;
 use countwheel_durable::store::{Cursor, Filter, Page};
 use countwheel_durable::{Shards, Timers};
 use hyper::body::{Bytes, Frame};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::App;
 use super::problem::{Code, Problem};
@@ -28,10 +31,13 @@ use crate::job::Job;
 
 /// How many timers are read at a time.
 const PIECE: usize = 32;
-/// How many timers are read at a time to look for tags.
+/// How many timers are read at a time to look for tags, at first and later.
 const TAGGED_PIECE: usize = 256;
+const TAGGED_PIECE_MAX: usize = 512;
 /// A page is short if its text is no longer than this.
 const SHORT_BYTES: usize = 64 << 10;
+/// The texts of all pages that are longer, and are read whole before they leave, take so many KiB at the most.
+pub(super) const WHOLE_KIB: usize = 32 << 10;
 
 /// The page behind `after`, with a length if it is short. Once the first piece has left, what
 /// fails can only break it off.
@@ -43,18 +49,18 @@ pub(super) async fn answer(
 ) -> Result<Response, Problem> {
     let list = Arc::new(list);
     let mut rest = Rest::of(Arc::clone(&list), limit, after);
-    let mut text = Vec::new();
+    let mut whole = Whole::default();
     loop {
         let (piece, left) = rest.piece(&app).await?;
-        text.extend_from_slice(&piece);
+        let has_room = whole.take(piece, &app.pages);
         match left {
             Left::Nothing(next) => {
                 let next = next.map(|next| list.cursor(&cursor(next)));
-                return Ok(list.answer(Body::from(text), next.as_deref()));
+                return Ok(list.answer(whole.body(), next.as_deref()));
             }
             Left::Rest(left) => rest = left,
         }
-        if text.len() > SHORT_BYTES {
+        if !has_room {
             break;
         }
     }
@@ -62,10 +68,64 @@ pub(super) async fn answer(
     let next = rest.end.as_ref().and_then(|end| end.at);
     let next = next.map(|next| list.cursor(&cursor(next)));
     let body = Body::new(Pieces {
-        text: Some(text),
+        whole,
         next: Some(Box::pin(rest.take(app))),
     });
     Ok(list.answer(body, next.as_deref()))
+}
+
+/// What has been read of a page, with its share of the memory for pages that are read whole.
+#[derive(Default)]
+struct Whole {
+    texts: VecDeque<Bytes>,
+    bytes: usize,
+    /// For what is more than a short page, in KiB. Given back when the last text has left.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Whole {
+    /// Takes another piece. False if no more may be taken: there is no room for all of the pieces.
+    fn take(&mut self, text: Vec<u8>, pages: &Arc<Semaphore>) -> bool {
+        self.bytes += text.len();
+        self.texts.push_back(text.into());
+        let wanted = self.bytes.saturating_sub(SHORT_BYTES).div_ceil(1 << 10);
+        let held = self
+            .room
+            .as_ref()
+            .map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = u32::try_from(wanted.saturating_sub(held)).unwrap_or(u32::MAX);
+        if more == 0 {
+            return true;
+        }
+        let Ok(more) = Arc::clone(pages).try_acquire_many_owned(more) else {
+            return false;
+        };
+        match &mut self.room {
+            Some(room) => room.merge(more),
+            None => self.room = Some(more),
+        }
+        true
+    }
+
+    /// The body of a page that is here whole: with a length if it is short.
+    fn body(self) -> Body {
+        if self.room.is_some() {
+            return Body::new(Pieces {
+                whole: self,
+                next: None,
+            });
+        }
+        let texts: Vec<_> = self.texts.into();
+        Body::from(texts.concat())
+    }
+
+    fn next(&mut self) -> Option<Bytes> {
+        let text = self.texts.pop_front();
+        if self.texts.is_empty() {
+            self.room = None;
+        }
+        text
+    }
 }
 
 /// Where a page ends.
@@ -139,7 +199,10 @@ impl Rest {
             // Each piece of it asks each queue.
             (Scope::All(_), true) => most.min(Filter::SCAN_LIMIT),
             (Scope::Queue(_), true) => most.min(piece),
-            (_, false) => TAGGED_PIECE.max(piece),
+            (_, false) => TAGGED_PIECE
+                .max(self.looked)
+                .min(TAGGED_PIECE_MAX)
+                .max(piece),
         };
         let (mut page, exact) = self.list.scope.page(timers, asked, self.after)?;
         self.exact &= exact;
@@ -277,7 +340,8 @@ pub(super) fn place(shards: Shards, record: &Record) -> Cursor {
 
 /// A page that is read as it leaves.
 struct Pieces {
-    text: Option<Vec<u8>>,
+    /// What was read before the head left.
+    whole: Whole,
     /// Reads the piece behind it. Nothing happens before it is asked for.
     next: Option<Reading>,
 }
@@ -290,8 +354,8 @@ impl HttpBody for Pieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        if let Some(text) = self.text.take() {
-            return Poll::Ready(Some(Ok(Frame::data(text.into()))));
+        if let Some(text) = self.whole.next() {
+            return Poll::Ready(Some(Ok(Frame::data(text))));
         }
         let Some(next) = &mut self.next else {
             return Poll::Ready(None);

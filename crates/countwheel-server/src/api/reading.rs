@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use countwheel_durable::store::{Cursor, Filter, Page};
+use countwheel_durable::store::{Cursor, Filter, Page, QueueCounts};
 use countwheel_durable::{
     AcrossError, AcrossFilter, QueueName, Record, StateKind, TimerName, Timers,
 };
@@ -29,7 +29,7 @@ use crate::time::parse_time;
 pub(crate) const ORDERED_MAX: usize = 10_000;
 /// And reads payloads of so many bytes.
 const ORDERED_MAX_BYTES: usize = 64 << 20;
-/// So many are read at a time.
+/// So many of one queue are read at a time. A page that finds fewer has looked at as many entries as it may.
 const ORDERED_AT_ONCE: usize = 500;
 /// And so often it may look at as many entries as a page may, and find less than that.
 const ORDERED_SHORT_MAX: usize = 8;
@@ -118,6 +118,63 @@ impl Scope {
                 }
             }
         }
+    }
+
+    /// How many timers are read at a time to put them in an order.
+    fn at_once(&self) -> usize {
+        match self {
+            Self::Queue(_) => ORDERED_AT_ONCE,
+            // Each page of it asks each queue that has timers which have ended.
+            Self::All(_) => ORDERED_MAX + 1,
+        }
+    }
+
+    /// How many timers the list has at least, by the counts. Zero where these do not say it: of a part of a queue, and of
+    /// timers that have ended, whose retention may be over.
+    fn at_least(&self, timers: &Timers) -> Result<u64, Problem> {
+        let (state, is_whole) = match self {
+            Self::Queue(Filter {
+                state,
+                prefix: None,
+                due_from: None,
+                due_before: None,
+                ..
+            })
+            | Self::All(AcrossFilter {
+                state,
+                prefix: None,
+                due_from: None,
+                due_before: None,
+                ..
+            }) => (*state, true),
+            _ => (None, false),
+        };
+        let states: &[StateKind] = match state {
+            _ if !is_whole => &[],
+            None => &[StateKind::Pending, StateKind::Delivering],
+            Some(StateKind::Pending) => &[StateKind::Pending],
+            Some(StateKind::Delivering) => &[StateKind::Delivering],
+            Some(StateKind::Done | StateKind::Dead) => &[],
+        };
+        if states.is_empty() {
+            return Ok(0);
+        }
+        let of = |counts: &QueueCounts| states.iter().map(|state| counts.of(*state)).sum::<u64>();
+        let (count, exact) = match self {
+            Self::Queue(filter) => {
+                let overview = timers.queue_overview(&filter.queue);
+                let counts = overview.map_err(|error| Problem::from(&error))?.counts;
+                (of(&counts), timers.counts_are_exact())
+            }
+            Self::All(filter) => {
+                let counted = timers.counted().map_err(|error| Problem::from(&error))?;
+                let prefix = filter.queue_prefix.as_deref().unwrap_or_default();
+                let queues = counted.queues.iter();
+                let queues = queues.filter(|counts| counts.queue.as_str().starts_with(prefix));
+                (queues.map(of).sum(), counted.exact)
+            }
+        };
+        Ok(if exact { count } else { 0 })
     }
 
     /// Everything that decides what is in the list.
@@ -478,6 +535,15 @@ impl List {
                 "state, prefix, due_after, due_before, queue_prefix or the list of one queue narrows it"
             }
         };
+        let order = self.order.as_str();
+        let too_many = || {
+            too_broad(&format!(
+                "the order {order} is for at most {ORDERED_MAX} timers that match but for tags: {narrows}"
+            ))
+        };
+        if self.scope.at_least(timers)? > ORDERED_MAX as u64 {
+            return Err(too_many());
+        }
         let mut matches = Matches {
             found: Vec::new(),
             unreadable: 0,
@@ -485,10 +551,11 @@ impl List {
         };
         let (mut looked, mut bytes, mut short, mut after) = (0, 0, 0, None);
         loop {
-            let (page, exact) = self.scope.page(timers, ORDERED_AT_ONCE, after)?;
+            let (page, exact) = self.scope.page(timers, self.scope.at_once(), after)?;
             matches.exact &= exact;
             matches.unreadable += page.unreadable;
-            looked += page.records.len();
+            // One that cannot be read is counted as well, as the counts do.
+            looked += page.records.len() + page.unreadable;
             short += usize::from(page.records.len() < ORDERED_AT_ONCE);
             for record in page.records {
                 bytes += record.content_bytes();
@@ -502,16 +569,12 @@ impl List {
             after = page.next;
             let is_over = after.is_none();
             if looked > ORDERED_MAX || looked == ORDERED_MAX && !is_over {
-                let order = self.order.as_str();
-                return Err(too_broad(&format!(
-                    "the order {order} is for at most {ORDERED_MAX} timers that match but for tags: {narrows}"
-                )));
+                return Err(too_many());
             }
             if is_over {
                 return Ok(matches);
             }
             if bytes > ORDERED_MAX_BYTES || short > ORDERED_SHORT_MAX {
-                let order = self.order.as_str();
                 return Err(too_broad(&format!(
                     "the order {order} would look at too much of the store: {narrows}"
                 )));

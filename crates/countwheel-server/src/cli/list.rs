@@ -7,10 +7,40 @@ use super::arguments::time;
 use super::connection::Connection;
 use super::table::Table;
 use super::{Exit, Failure, Terminal, text};
-use crate::client::{Filter, Timer, one_line};
+use crate::client::{Filter, ListOf, ListOrder, Listing, Timer, one_line};
 
 /// The longest page that the server gives.
 const PAGE: u32 = 1_000;
+/// How many characters of the first line of a body the table has.
+const BODY_SHOWN: usize = 80;
+
+/// The orders of lists.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Order {
+    /// By due time
+    Due,
+    /// By the time of the set, the oldest first
+    Created,
+    /// The dead first, then those with the most failures
+    Trouble,
+}
+
+impl From<Order> for ListOrder {
+    fn from(order: Order) -> Self {
+        match order {
+            Order::Due => Self::Due,
+            Order::Created => Self::Created,
+            Order::Trouble => Self::Trouble,
+        }
+    }
+}
+
+/// What is shown of each timer beside the rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Include {
+    /// When the next attempt would come, and how many more after it, if each failed at once
+    NextAttempts,
+}
 
 /// `countwheel list`.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,6 +60,15 @@ pub struct List {
     /// Only those with this tag; said more than once, with all of them
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
+    /// In which order
+    #[arg(long, value_enum, default_value_t = Order::Due)]
+    order: Order,
+    /// Show more of each timer
+    #[arg(long, value_enum, value_name = "WHAT")]
+    include: Vec<Include>,
+    /// Show the body of each timer: its first line, and with --json all of it
+    #[arg(long)]
+    body: bool,
     /// How many at most
     #[arg(long, value_name = "N", default_value_t = 100,
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -60,16 +99,22 @@ impl List {
         let mut left = if self.all { u32::MAX } else { self.limit };
         let (mut cursor, mut unreadable) = (None, 0);
         let is_of_all = self.all_queues || self.queue_prefix.is_some();
-        let mut table = Table::new(["KEY", "STATE", "DUE (UTC)", "FROM NOW", "ATTEMPT>", "REV>"]);
+        let of = match is_of_all {
+            true => ListOf::All {
+                queue_prefix: self.queue_prefix.as_deref(),
+            },
+            false => ListOf::Queue(&self.connection.queue),
+        };
+        let listing = Listing {
+            order: self.order.into(),
+            next_attempts: self.include.contains(&Include::NextAttempts),
+            bodies: self.body,
+        };
+        let mut table = Table::new(header(listing));
         while left > 0 {
-            let queue = &self.connection.queue;
             let (limit, after) = (left.min(PAGE), cursor.as_deref());
-            let page = if is_of_all {
-                let prefix = self.queue_prefix.as_deref();
-                client.list_all(prefix, &filter, limit, after).await?.value
-            } else {
-                client.list(queue, &filter, limit, after).await?.value
-            };
+            let page = client.list_of(of, &filter, &listing, limit, after).await?;
+            let page = page.value;
             if self.connection.json {
                 for item in &page.items {
                     writeln!(terminal.out, "{}", one_line(item))?;
@@ -77,7 +122,7 @@ impl List {
             } else {
                 let now = terminal.clock.timestamp();
                 for timer in page.timers()? {
-                    table.push(row(timer, now, is_of_all));
+                    table.push(row(&timer, now, is_of_all, listing));
                 }
                 table.write(terminal.out)?;
             }
@@ -106,12 +151,32 @@ impl List {
     }
 }
 
+/// What is shown beside the columns that are always there, in order.
+fn more<const N: usize>(columns: [(bool, String); N]) -> [String; N] {
+    let mut asked = columns.into_iter().filter(|(is_asked, _)| *is_asked);
+    std::array::from_fn(|_| asked.next().map(|(_, text)| text).unwrap_or_default())
+}
+
+fn header(listing: Listing) -> [String; 8] {
+    let [first, second] = more([
+        (listing.next_attempts, "NEXT ATTEMPT".to_owned()),
+        (listing.bodies, "BODY".to_owned()),
+    ]);
+    let always = ["KEY", "STATE", "DUE (UTC)", "FROM NOW", "ATTEMPT>", "REV>"];
+    let [a, b, c, d, e, f] = always.map(str::to_owned);
+    [a, b, c, d, e, f, first, second]
+}
+
 /// Of several queues, the name of the timer is its queue and its key.
-fn row(timer: Timer, now: Timestamp, has_queue: bool) -> [String; 6] {
+fn row(timer: &Timer, now: Timestamp, has_queue: bool, listing: Listing) -> [String; 8] {
     let name = match has_queue {
         true => format!("{}/{}", timer.queue, timer.key),
-        false => timer.key,
+        false => timer.key.clone(),
     };
+    let [first, second] = more([
+        (listing.next_attempts, next_attempt(timer)),
+        (listing.bodies, body(timer)),
+    ]);
     [
         name,
         timer.state.to_string(),
@@ -119,5 +184,90 @@ fn row(timer: Timer, now: Timestamp, has_queue: bool) -> [String; 6] {
         text::from_now(timer.due, now),
         timer.attempt.to_string(),
         timer.revision.to_string(),
+        first,
+        second,
     ]
+}
+
+/// The next attempt, and how many are known behind it.
+fn next_attempt(timer: &Timer) -> String {
+    let Some((next, more)) = timer.next_attempts.split_first() else {
+        return "none".to_owned();
+    };
+    match more.len() {
+        0 => text::moment(next.at),
+        more => format!("{} and {more} more", text::moment(next.at)),
+    }
+}
+
+/// The first line of a body. The terminal shows what cannot be seen, and what would act on it, in an escaped form.
+fn body(timer: &Timer) -> String {
+    match (&timer.body, &timer.body_base64) {
+        (Some(body), _) => {
+            let first = body.lines().next().unwrap_or_default();
+            let shown: String = first.chars().take(BODY_SHOWN).collect();
+            let is_all = shown.len() == body.trim_end().len();
+            format!("{shown}{}", if is_all { "" } else { " …" })
+        }
+        (None, Some(_)) => format!(
+            "{}, no text",
+            text::count(timer.body_bytes, "byte", "bytes")
+        ),
+        (None, None) => "empty".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn timer(more: &Value) -> Timer {
+        let mut timer = json!({
+            "queue": "q", "key": "k", "id": "1", "revision": 3, "state": "pending",
+            "created": "2026-03-01T12:00:00Z", "due": "2026-03-01T12:00:00Z", "target": {},
+        });
+        let fields = timer.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        serde_json::from_value(timer).unwrap()
+    }
+
+    #[test]
+    fn a_body_is_its_first_line_and_says_what_is_left_out() {
+        for (more, shown) in [
+            (json!({"body": "one"}), "one"),
+            (json!({"body": "one\n"}), "one"),
+            (json!({"body": "one\ntwo"}), "one …"),
+            (
+                json!({"body_base64": "gA==", "body_bytes": 1}),
+                "1 byte, no text",
+            ),
+            (json!({}), "empty"),
+        ] {
+            assert_eq!(body(&timer(&more)), shown, "{more}");
+        }
+        let long = "ä".repeat(BODY_SHOWN + 1);
+        let shown = format!("{} …", "ä".repeat(BODY_SHOWN));
+        assert_eq!(body(&timer(&json!({"body": long}))), shown);
+    }
+
+    #[test]
+    fn columns_that_are_asked_for_are_behind_the_others() {
+        let listing = |next_attempts, bodies| Listing {
+            next_attempts,
+            bodies,
+            ..Listing::default()
+        };
+        let last = |listing| header(listing)[6..].to_vec();
+        assert_eq!(last(listing(false, false)), ["", ""]);
+        assert_eq!(last(listing(false, true)), ["BODY", ""]);
+        assert_eq!(last(listing(true, true)), ["NEXT ATTEMPT", "BODY"]);
+        let next = json!({"next_attempts": [
+            {"attempt": 1, "at": "2026-03-01T12:00:00Z"}, {"attempt": 2, "at": "2026-03-01T12:00:10Z"},
+        ]});
+        let row = row(&timer(&next), Timestamp::EPOCH, true, listing(true, false));
+        assert_eq!(row[0], "q/k");
+        assert!(row[6].ends_with(" and 1 more"), "{row:?}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Directory, Server, Target, wait_for_state};
+use crate::support::{Answer, Client, Directory, Server, Target, program, wait_for_state};
 
 const TIMERS: &str = "/v1/queues/a/timers";
 
@@ -226,4 +226,183 @@ fn a_cursor_belongs_to_its_list() {
             .expect(200);
     }
     refused(&client.get(&path), 410, "gone", "queue");
+}
+
+/// Sets the timers of these numbers in the queue `a`, a second apart, by one batch. Every 4,500th has a tag and a key of its
+/// own.
+fn fill(client: &mut Client, numbers: std::ops::Range<u32>) {
+    let lines = numbers.clone().map(|number| {
+        let at = format!(
+            "2100-01-01T{:02}:{:02}:{:02}Z",
+            number / 3_600,
+            number / 60 % 60,
+            number % 60
+        );
+        let is_rare = number.is_multiple_of(4_500);
+        let line = json!({
+            "op": "set", "queue": "a", "key": format!("{}{number:05}", if is_rare { "r" } else { "k" }),
+            "at": at, "target": {"url": "http://x.invalid/"},
+            "tags": if is_rare { &["rare"][..] } else { &[] },
+        });
+        format!("{line}\n")
+    });
+    let lines: String = lines.collect();
+    let headers = [("content-type", "application/x-ndjson")];
+    let answer = client.send("POST", "/v1/batch", &headers, lines.as_bytes());
+    let text = String::from_utf8(answer.body.clone()).unwrap();
+    let count = numbers.len();
+    let end = format!(r#"{{"end":true,"operations":{count},"succeeded":{count},"failed":0}}"#);
+    assert_eq!(text.trim_end().lines().last(), Some(&*end));
+}
+
+#[test]
+fn an_order_is_for_ten_thousand_timers_and_no_more() {
+    let (_directory, _server, mut client) = start();
+    fill(&mut client, 0..10_000);
+    let lists = [
+        format!("{TIMERS}?order=created&limit=1"),
+        format!("{TIMERS}?order=trouble&state=pending&limit=1"),
+        "/v1/timers?order=created&limit=1".to_owned(),
+        "/v1/timers?order=trouble&queue_prefix=a&limit=1".to_owned(),
+        format!("{TIMERS}?order=created&tag=rare&limit=1"),
+        // No count says how many these are.
+        format!("{TIMERS}?order=created&due_after=2100-01-01T00:00:00Z&limit=1"),
+        "/v1/timers?order=created&due_after=2100-01-01T00:00:00Z&limit=1".to_owned(),
+    ];
+    for list in &lists {
+        assert_eq!(keys(&client.get(list).expect(200)), ["r00000"], "{list}");
+    }
+    fill(&mut client, 10_000..10_001);
+    for list in &lists {
+        refused(&client.get(list), 422, "too_broad", "10000 timers");
+    }
+    for narrowed in [
+        format!("{TIMERS}?order=created&prefix=r"),
+        format!("{TIMERS}?order=created&due_after=2100-01-01T02:00:00Z&tag=rare"),
+        "/v1/timers?order=trouble&state=dead".to_owned(),
+        "/v1/timers?order=created&queue_prefix=b".to_owned(),
+        "/v1/queues/b/timers?order=created".to_owned(),
+    ] {
+        client.get(&narrowed).expect(200);
+    }
+    let one = format!("{TIMERS}/k00001");
+    client.send("DELETE", &one, &[], b"").expect(200);
+    for list in &lists {
+        client.get(list).expect(200);
+    }
+    // The last page has what is left.
+    let last = format!("{TIMERS}?order=created&due_after=2100-01-01T00:00:00Z&limit=1000");
+    let (found, pages) = walk(&mut client, &last);
+    assert_eq!((found.len(), pages), (10_000, 10));
+}
+
+#[test]
+fn a_page_that_reaches_its_bound_says_so_and_the_next_goes_on() {
+    let (_directory, _server, mut client) = start();
+    fill(&mut client, 1..10_001);
+    let rare = ["r04500", "r09000"];
+    for list in [
+        format!("{TIMERS}?prefix=r&limit=2"),
+        format!("{TIMERS}?tag=rare&limit=2"),
+        "/v1/timers?prefix=r&limit=2".to_owned(),
+        "/v1/timers?tag=rare&limit=2&state=pending".to_owned(),
+    ] {
+        let (mut found, mut path, mut empty) = (Vec::new(), list.clone(), 0);
+        loop {
+            let answer = client.get(&path);
+            let page = answer.expect(200);
+            let items = keys(&page);
+            let is_full = items.len() == 2;
+            let has_more = page["next"] != Value::Null;
+            // A page that has fewer than it may, and a next page, has looked at as many as it may. No other says so.
+            let is_bound = page["bound_reached"] == json!(true);
+            assert_eq!(is_bound, has_more && !is_full, "{path}");
+            empty += usize::from(is_bound && items.is_empty());
+            found.extend(items);
+            let Some(next) = page["next"].as_str() else {
+                break;
+            };
+            path = format!("{list}&after={next}");
+        }
+        assert_eq!(found, rare, "{list}");
+        assert!(empty > 0, "{list}");
+    }
+    let page = client.get(&format!(
+        "{TIMERS}?prefix=r&limit=1&due_after=2100-01-01T01:14:00Z"
+    ));
+    let page = page.expect(200);
+    assert_eq!(keys(&page), ["r04500"]);
+    assert!(page.get("bound_reached").is_none());
+}
+
+#[test]
+fn a_long_page_is_whole_and_has_its_link() {
+    let (_directory, _server, mut client) = start();
+    fill(&mut client, 0..2_500);
+    for list in [
+        format!("{TIMERS}?limit=1000&bodies=text"),
+        "/v1/timers?limit=1000&include=next_attempts".to_owned(),
+    ] {
+        let (found, pages) = walk(&mut client, &list);
+        assert_eq!((found.len(), pages), (2_500, 3));
+        let numbers: Vec<_> = found.iter().map(|key| key[1..].to_owned()).collect();
+        assert!(numbers.is_sorted(), "{list}");
+    }
+}
+
+#[test]
+fn the_command_lists_in_any_order_over_queues_with_what_is_asked_for() {
+    let (_directory, server, mut client) = start();
+    for (queue, key, second) in [("a", "first", 9), ("ab", "second", 5), ("b", "third", 1)] {
+        set(&mut client, queue, key, second, &[]);
+    }
+    let run = |arguments: &[&str]| {
+        let mut command = program();
+        command.arg("list").args(arguments);
+        command.args(["--server", &format!("http://{}", server.address)]);
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{error}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let names = |out: &str| -> Vec<String> {
+        let lines = out.lines().skip(1);
+        let name = |line: &str| line.split_whitespace().next().unwrap().to_owned();
+        lines.map(name).collect()
+    };
+    let by_due = run(&["--all-queues"]);
+    assert_eq!(names(&by_due), ["b/third", "ab/second", "a/first"]);
+    assert!(!by_due.contains("BODY") && !by_due.contains("NEXT ATTEMPT"));
+    let created = run(&["--all-queues", "--order", "created", "--limit", "2"]);
+    assert_eq!(names(&created), ["a/first", "ab/second"]);
+    let of_prefix = run(&["--queue-prefix", "a", "--order", "trouble"]);
+    assert_eq!(names(&of_prefix), ["ab/second", "a/first"]);
+    let whole = run(&["--queue", "a", "--body", "--include", "next-attempts"]);
+    let mut lines = whole.lines();
+    let header = lines.next().unwrap();
+    assert!(
+        header.contains("NEXT ATTEMPT") && header.ends_with("BODY"),
+        "{whole}"
+    );
+    let line = lines.next().unwrap();
+    assert!(
+        line.contains(" more") && line.ends_with(r#"{"of":"first"}"#),
+        "{whole}"
+    );
+    let json = run(&[
+        "--queue-prefix",
+        "a",
+        "--body",
+        "--include",
+        "next-attempts",
+        "--json",
+    ]);
+    for line in json.lines() {
+        let item: Value = serde_json::from_str(line).unwrap();
+        assert!(
+            item["body"].is_string() && item["next_attempts"].is_array(),
+            "{line}"
+        );
+    }
+    assert_eq!(json.lines().count(), 2);
 }
