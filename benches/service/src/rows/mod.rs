@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod deliveries;
+pub(crate) mod events;
 pub(crate) mod isolation;
 pub(crate) mod leases;
 pub(crate) mod sets;
@@ -20,4 +21,6 @@ pub(crate) enum Row {
     Leases,
     /// Sets in one batch
     Batch,
+    /// Streams of events beside deliveries
+    Events,
 }
