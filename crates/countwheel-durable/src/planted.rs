@@ -281,8 +281,6 @@ bugs! {
     EventsTermsJoined,
     /// A term of events goes on from one before it, although another one was between them.
     EventsTermSkipped,
-    /// A copy of events takes in a term that was over before the one that it has.
-    EventsOldTermTaken,
     /// A copy of events has a hole of which readers are not told.
     EventsHoleUnsaid,
     /// A copy of events believes that a term has ended before it has all of its events.

@@ -161,9 +161,8 @@ const IN_GATHERS: [PlantedBug; 5] = [
 ];
 
 /// Those of the events that nodes copy from each other.
-const IN_STREAMS: [PlantedBug; 5] = [
+const IN_STREAMS: [PlantedBug; 4] = [
     PlantedBug::Engine(InEngine::EventsTermSkipped),
-    PlantedBug::Engine(InEngine::EventsOldTermTaken),
     PlantedBug::Engine(InEngine::EventsHoleUnsaid),
     PlantedBug::Engine(InEngine::EventsCloseTooEarly),
     PlantedBug::Engine(InEngine::EventsResumeRefused),

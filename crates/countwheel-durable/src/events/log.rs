@@ -372,10 +372,7 @@ impl EventLog {
             let mut is_news = false;
             match newest.map(|newest| (newest.term, newest.is_own)) {
                 // What this process owns, or owned later, it knows better.
-                Some((newest, _)) if newest > term && !planted!(EventsOldTermTaken) => {
-                    return false;
-                }
-                Some((newest, true)) if newest == term => {
+                Some((newest, is_own)) if newest > term || newest == term && is_own => {
                     return false;
                 }
                 Some((newest, _)) if newest == term => {}
