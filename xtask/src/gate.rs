@@ -210,6 +210,7 @@ const STAGES: [Stage; 30] = [
                 sim("jobs --seeds 100 --first-seed fresh"),
                 sim("loans --seeds 100 --first-seed fresh"),
                 sim("gathers --seeds 100 --first-seed fresh"),
+                sim("streams --seeds 100 --first-seed fresh"),
                 sim("copies --mixes 50 --seed fresh"),
                 sim("sabotage --only 8 --first-seed fresh"),
                 sim("histories --seeds 100 --first-seed fresh"),

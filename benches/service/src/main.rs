@@ -42,7 +42,7 @@ struct Arguments {
     /// Without the peers.
     #[arg(long)]
     alone: bool,
-    /// Pairs of runs for `isolation`.
+    /// Pairs of runs for `isolation` and `events`.
     #[arg(long, default_value_t = 5)]
     pairs: usize,
     /// Deliveries a second for `isolation`.
@@ -81,6 +81,18 @@ struct Arguments {
     /// How many requests of each kind `lists` makes.
     #[arg(long, default_value_t = 100)]
     requests: usize,
+    /// How many streams `events` has.
+    #[arg(long, default_value_t = 1_000)]
+    streams: usize,
+    /// How many of their clients never read.
+    #[arg(long, default_value_t = 100)]
+    silent: usize,
+    /// Deliveries a second for `events`: each is three events.
+    #[arg(long, default_value_t = 200.0)]
+    event_rate: f64,
+    /// How many seconds the due times of `events` cover.
+    #[arg(long, default_value_t = 50.0)]
+    event_seconds: f64,
     /// Rounds of `sets`, `deliveries`, `leases` and `batch`.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -175,6 +187,7 @@ impl Bench {
             Row::Leases => ("leases", rows::leases::measure(self).await),
             Row::Batch => ("batch", rows::batch::measure(self).await),
             Row::Lists => ("lists", rows::lists::measure(self).await),
+            Row::Events => ("events", rows::events::measure(self).await),
         };
         let text = measured.unwrap_or_else(|error| {
             self.is_whole = false;

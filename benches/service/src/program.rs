@@ -77,6 +77,11 @@ impl Program {
         self.process.child.id()
     }
 
+    /// An amount of memory that the system names for the process, in MiB.
+    pub(crate) fn memory(&self, what: &str) -> anyhow::Result<f64> {
+        memory_of(self.pid(), what)
+    }
+
     pub(crate) fn start(program: &Path, place: &Path) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir_in(place)?;
         let mut command = Command::new(program);
@@ -97,4 +102,14 @@ impl Program {
             port,
         })
     }
+}
+
+/// An amount of memory that the system names for a process, in MiB.
+pub(crate) fn memory_of(pid: u32, what: &str) -> anyhow::Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    let kib: f64 = kib.context("no such amount")?.parse()?;
+    Ok(kib / 1_024.0)
 }

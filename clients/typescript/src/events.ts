@@ -2,7 +2,7 @@ import { wait } from "./clock.js";
 import { NotCountwheelError } from "./errors.js";
 import { Failed, type Http, Stop, streamError } from "./http.js";
 import { LineTooLong, lines } from "./lines.js";
-import type { EventData } from "./types.js";
+import type { EventData, EventKind } from "./types.js";
 
 /** Which events, and from where on. */
 export interface EventsOptions {
@@ -30,8 +30,11 @@ export interface EventsOptions {
 export interface ServerEvent {
   /** By which a stream goes on behind this event. */
   id: string | undefined;
-  /** What has happened, such as `set` or `done`; `gap` if events are missing before this one. */
-  kind: string;
+  /**
+   * What has happened, such as `set` or `done`; `gap` if events are missing before this one. A later version of the
+   * service may have kinds that this one does not know.
+   */
+  kind: EventKind | "gap" | (string & {});
   /** What the service says of it; of a `gap`, the shard. */
   data: EventData;
 }

@@ -672,8 +672,11 @@ export interface components {
             at: components["schemas"]["Time"];
             /** @description The number of the attempt. */
             attempt?: number;
-            /** @description Why the timer was given up. */
-            dead_reason?: string;
+            /**
+             * @description Why the timer was given up.
+             * @enum {string}
+             */
+            dead_reason?: "exhausted" | "too_old" | "stopped" | "interrupted" | "missed" | "lease_lost";
             /** @description The status of the answer, or why there was none. */
             detail?: string;
             /** @description When the timer is due next. */
@@ -684,8 +687,11 @@ export interface components {
             id?: string;
             /** @description The key of the timer. */
             key?: string;
-            /** @description What happened. */
-            kind: string;
+            /**
+             * @description What happened.
+             * @enum {string}
+             */
+            kind: "set" | "moved" | "fired" | "revived" | "removed" | "started" | "leased" | "extended" | "released" | "attempt_ended" | "held" | "missed" | "done" | "dead" | "queue_changed" | "endpoint_changed";
             /** @description How late the attempt was, in microseconds. */
             late_us?: number;
             /** @description When the lease ends. */
@@ -696,8 +702,11 @@ export interface components {
             queue?: string;
             /** @description Whether the settings were removed. */
             removed?: boolean;
-            /** @description What came of the attempt. */
-            result?: string;
+            /**
+             * @description What came of the attempt.
+             * @enum {string}
+             */
+            result?: "done" | "failed" | "stopped" | "interrupted" | "lost";
             /** @description The revision of the timer. */
             revision?: number;
             /** @description The shard that the event is of. */
@@ -1259,7 +1268,7 @@ export interface components {
             /** @description One for each lease. */
             items: components["schemas"]["Nack"][];
         };
-        /** @description What is before the first colon of the name of a queue. */
+        /** @description A namespace of queues. */
         Namespace: string;
         /** @description When an endpoint is left alone, and for how long. */
         NewBreaker: {

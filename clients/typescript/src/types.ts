@@ -69,6 +69,8 @@ export type DueStatsQuery = Schemas["GetDueStatsQuery"];
 export type DueBucket = Schemas["DueBucket"];
 /** The data of an event: what it does not tell is not there. */
 export type EventData = Schemas["Gap"] & Partial<Schemas["Event"]>;
+/** What has happened, as this version of the service says it. */
+export type EventKind = Schemas["Event"]["kind"];
 export type BatchOperation = Schemas["BatchOperation"];
 export type BatchLine = Schemas["BatchLine"];
 export type BatchEnd = Schemas["BatchEnd"];

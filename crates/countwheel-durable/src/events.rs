@@ -1,7 +1,9 @@
 //! Events: what each commit did, told in order once the commit is durable.
 
+mod copies;
 mod log;
 
+pub use copies::{EventCopies, KnownEvents, ResumeError, ToldEvents};
 pub use log::{Chunk, EventLog, EventPosition, FutureEvent, OwnEvents};
 
 use std::fmt;

@@ -160,8 +160,8 @@ pub use drain::{DrainMode, Drains};
 pub use elsewhere::{Asked, Counted, Elsewhere};
 pub use engine::{Effect, Engine, Turn};
 pub use events::{
-    Chunk, EventKind, EventLog, EventPosition, EventSink, FutureEvent, OwnEvents, Subject,
-    TimerEvent,
+    Chunk, EventCopies, EventKind, EventLog, EventPosition, EventSink, FutureEvent, KnownEvents,
+    OwnEvents, ResumeError, Subject, TimerEvent, ToldEvents,
 };
 pub use flow::{Flow, FlowLimits, FlowRate, FlowUse, Flows, Route};
 pub use handler::{

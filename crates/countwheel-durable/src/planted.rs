@@ -279,6 +279,14 @@ bugs! {
     EventsLostAtEdge,
     /// A term of events goes on from one whose end nobody knows.
     EventsTermsJoined,
+    /// A term of events goes on from one before it, although another one was between them.
+    EventsTermSkipped,
+    /// A copy of events has a hole of which readers are not told.
+    EventsHoleUnsaid,
+    /// A copy of events believes that a term has ended before it has all of its events.
+    EventsCloseTooEarly,
+    /// A reader that goes on elsewhere is refused as long as the copy there is behind.
+    EventsResumeRefused,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -244,6 +244,18 @@ struct Timed {
     exchange: Arc<Exchange>,
 }
 
+impl Timed {
+    /// Notes that the caller has read nothing for too long.
+    fn noted<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if let Poll::Ready(Err(error)) = &polled
+            && error.kind() == io::ErrorKind::TimedOut
+        {
+            self.exchange.cut_off();
+        }
+        polled
+    }
+}
+
 impl AsyncRead for Timed {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -266,11 +278,13 @@ impl AsyncWrite for Timed {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.stream.as_mut().poll_write(context, bytes)
+        let polled = self.stream.as_mut().poll_write(context, bytes);
+        self.noted(polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream.as_mut().poll_flush(context)
+        let polled = self.stream.as_mut().poll_flush(context);
+        self.noted(polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -282,7 +296,8 @@ impl AsyncWrite for Timed {
         context: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.stream.as_mut().poll_write_vectored(context, pieces)
+        let polled = self.stream.as_mut().poll_write_vectored(context, pieces);
+        self.noted(polled)
     }
 
     fn is_write_vectored(&self) -> bool {

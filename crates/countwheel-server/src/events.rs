@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use countwheel_cluster::NodeId;
-use countwheel_durable::store::{Fence, Shard};
-use countwheel_durable::{EventLog, EventPosition, OwnEvents};
+use countwheel_durable::store::Shard;
+use countwheel_durable::{
+    EventCopies, EventLog, EventPosition, KnownEvents, ResumeError, ToldEvents,
+};
 use countwheel_peers::{Forwarder, Word};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
@@ -28,35 +30,46 @@ const PAUSE_OF_ONE: Duration = Duration::from_micros(200);
 const ASKED_EVERY: Duration = Duration::from_millis(50);
 /// How long another node may take to answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+/// How long a new stream waits for what other nodes say: two rounds in which a node does not answer, and a bit.
+const HEARD_WITHIN: Duration = Duration::from_millis(2_500);
 /// About how many events one answer has at the most.
 const EVENTS_TOLD: usize = 8_192;
 /// What begins a word about events. Words about leases begin with another, those about limits with no such byte.
 const MARK: u8 = 65;
 
-/// What one node asks of another.
+/// What one node asks of another. The answer is a [`ToldEvents`].
 #[derive(Debug, Serialize, Deserialize)]
 enum Said {
     /// For what it told behind these places of shards.
-    Asks { known: Vec<(u16, u64, u64)> },
+    Asks(KnownEvents),
 }
 
-/// What that answers.
-#[derive(Debug, Serialize, Deserialize)]
-struct Told {
-    store: u64,
-    shards: Vec<(u16, Vec<OwnEvents>)>,
+/// What there is of streams, and what has been since the start.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Figures {
+    /// Streams that are open.
+    pub(crate) open: usize,
+    /// Gaps that streams were told of.
+    pub(crate) gaps: u64,
+    /// Events that are known to be missing in them: those of one term.
+    pub(crate) missed: u64,
+    /// Streams that ended because their caller read nothing for too long.
+    pub(crate) unread: u64,
 }
 
 /// Where streams get their events.
 #[derive(Debug)]
 pub(crate) struct Events {
-    log: Arc<EventLog>,
+    copies: EventCopies,
     news: Arc<Notify>,
     opened: Notify,
     groups: Vec<watch::Sender<u64>>,
     next_group: AtomicUsize,
     streams: Arc<Semaphore>,
     open: Arc<AtomicUsize>,
+    gaps: AtomicU64,
+    missed: AtomicU64,
+    unread: AtomicU64,
     /// Grows with each time that all other nodes were asked.
     rounds: watch::Sender<u64>,
     others: OnceLock<Others>,
@@ -98,25 +111,49 @@ impl Events {
             }
         });
         Arc::new(Self {
-            log,
+            copies: EventCopies::new(log),
             news,
             opened: Notify::new(),
             groups: (0..GROUPS).map(|_| watch::Sender::new(0)).collect(),
             next_group: AtomicUsize::new(0),
             streams: Arc::new(Semaphore::new(streams.min(Semaphore::MAX_PERMITS))),
             open,
+            gaps: AtomicU64::new(0),
+            missed: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
             rounds: watch::Sender::new(0),
             others: OnceLock::new(),
         })
     }
 
     pub(crate) fn log(&self) -> &EventLog {
-        &self.log
+        self.copies.log()
     }
 
     /// How many streams are open.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::Acquire)
+    }
+
+    /// What the operator sees of the streams.
+    pub(crate) fn figures(&self) -> Figures {
+        Figures {
+            open: self.open(),
+            gaps: self.gaps.load(Ordering::Relaxed),
+            missed: self.missed.load(Ordering::Relaxed),
+            unread: self.unread.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A stream was told of a gap, in which at least so many events are missing.
+    pub(crate) fn count_gap(&self, missed: u64) {
+        self.gaps.fetch_add(1, Ordering::Relaxed);
+        self.missed.fetch_add(missed, Ordering::Relaxed);
+    }
+
+    /// A stream has ended because its caller read nothing for too long.
+    pub(crate) fn count_unread(&self) {
+        self.unread.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether there are other nodes, which may have shards of which this one knows nothing yet.
@@ -151,9 +188,31 @@ impl Events {
             let two_more = *rounds.borrow_and_update() + 2;
             let fresh = rounds.wait_for(|&round| round >= two_more);
             // A node that does not answer holds up nobody for longer.
-            drop(tokio::time::timeout(2 * ANSWERED_WITHIN, fresh).await);
+            drop(tokio::time::timeout(HEARD_WITHIN, fresh).await);
         }
         Some(listening)
+    }
+
+    /// Whether a stream can go on behind this place. Waits for other nodes while only they know.
+    pub(crate) async fn resume(
+        &self,
+        shard: Shard,
+        place: EventPosition,
+    ) -> Result<(), ResumeError> {
+        let heard = async {
+            let mut rounds = self.rounds.subscribe();
+            loop {
+                match self.copies.resume(shard, place) {
+                    Err(ResumeError::Unknown(_)) if self.has_others() => {}
+                    resumed => return resumed,
+                }
+                if rounds.changed().await.is_err() {
+                    return Err(ResumeError::Unknown(shard));
+                }
+            }
+        };
+        let heard = tokio::time::timeout(HEARD_WITHIN, heard).await;
+        heard.unwrap_or(Err(ResumeError::Unknown(shard)))
     }
 
     /// Wakes streams when there is something new, and asks other nodes while there are streams.
@@ -186,19 +245,11 @@ impl Events {
                 self.opened.notified().await;
                 continue;
             };
-            let asked = others.map.others();
-            let asked = asked
-                .into_iter()
-                .map(|(node, address)| self.ask(others, node, address));
+            let known = self.copies.asks();
+            let asked = others.map.others().into_iter();
+            let asked = asked.map(|(node, address)| ask(others, node, address, &known));
             let told = futures_of_all(asked).await;
-            let mut told: Vec<_> = told.into_iter().flatten().collect();
-            // A shard may have changed hands: the earlier term comes first, whoever answered first.
-            told.sort_by_key(|(_, shard, told)| (*shard, told.term));
-            let mut more = false;
-            for (store, shard, told) in told {
-                let many = told.events.len() >= EVENTS_TOLD / 2;
-                more |= self.log.copy(store, shard, told) && many;
-            }
+            let more = self.copies.take(told.into_iter().flatten().collect());
             self.rounds.send_modify(|round| *round += 1);
             if !more {
                 tokio::time::sleep(ASKED_EVERY).await;
@@ -206,63 +257,33 @@ impl Events {
         }
     }
 
-    /// Asks one node for what it told.
-    async fn ask(
-        &self,
-        others: &Others,
-        node: NodeId,
-        address: String,
-    ) -> Vec<(u64, Shard, OwnEvents)> {
-        let shards = self.log.shards().into_iter();
-        let known = shards.filter_map(|shard| {
-            let end = self.log.end(shard)?;
-            Some((shard.0, end.term.0, end.number))
-        });
-        let known = known.collect();
-        let Some(word) = said_of(&Said::Asks { known }) else {
-            return Vec::new();
-        };
-        let answer = others.forwarder.say(node, &address, word);
-        let answer = tokio::time::timeout(ANSWERED_WITHIN, answer).await;
-        let Ok(Ok(Word::Answered(answer))) = answer else {
-            return Vec::new();
-        };
-        let Ok(told) = postcard::from_bytes::<Told>(&answer) else {
-            return Vec::new();
-        };
-        let store = told.store;
-        let terms = told.shards.into_iter().flat_map(|(shard, terms)| {
-            let of_shard = move |term| (store, Shard(shard), term);
-            terms.into_iter().map(of_shard)
-        });
-        terms.collect()
-    }
-
     /// Answers a word of another node; `None` if it is not about events.
     pub(crate) fn word(&self, word: &[u8]) -> Option<Option<Vec<u8>>> {
         let Some((&MARK, word)) = word.split_first() else {
             return None;
         };
-        let Ok(Said::Asks { known }) = postcard::from_bytes(word) else {
+        let Ok(Said::Asks(known)) = postcard::from_bytes(word) else {
             return Some(None);
         };
-        let mut left = EVENTS_TOLD;
-        let mut shards = Vec::new();
-        for shard in self.log.shards() {
-            let after = known.iter().find(|(of, ..)| *of == shard.0);
-            let after = after.map(|&(_, term, number)| EventPosition {
-                term: Fence(term),
-                number,
-            });
-            let own = self.log.own(shard, after, left);
-            left = left.saturating_sub(own.iter().map(|term| term.events.len()).sum());
-            if !own.is_empty() {
-                shards.push((shard.0, own));
-            }
-        }
-        let store = self.log.store();
-        Some(postcard::to_allocvec(&Told { store, shards }).ok())
+        let told = self.copies.answer(&known, EVENTS_TOLD);
+        Some(postcard::to_allocvec(&told).ok())
     }
+}
+
+/// Asks one node for what it told.
+async fn ask(
+    others: &Others,
+    node: NodeId,
+    address: String,
+    known: &KnownEvents,
+) -> Option<ToldEvents> {
+    let word = said_of(&Said::Asks(known.clone()))?;
+    let answer = others.forwarder.say(node, &address, word);
+    let answer = tokio::time::timeout(ANSWERED_WITHIN, answer).await;
+    let Ok(Ok(Word::Answered(answer))) = answer else {
+        return None;
+    };
+    postcard::from_bytes(&answer).ok()
 }
 
 fn said_of(said: &Said) -> Option<Vec<u8>> {

@@ -37,6 +37,8 @@ pub(crate) struct Exchange {
     begun: AtomicU64,
     /// A request goes on as long as either side has bytes of the other.
     is_streaming: AtomicBool,
+    /// The caller has read nothing for too long, and is cut off.
+    is_cut_off: AtomicBool,
     /// A head that was refused: which of them stands for it, and why.
     refused: OnceLock<(u64, Fault)>,
 }
@@ -49,6 +51,7 @@ impl Exchange {
             is_handed_over: AtomicBool::new(false),
             begun: AtomicU64::new(0),
             is_streaming: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
             refused: OnceLock::new(),
         })
     }
@@ -63,6 +66,15 @@ impl Exchange {
 
     pub(crate) fn is_streaming(&self) -> bool {
         self.is_streaming.load(Ordering::Relaxed)
+    }
+
+    /// The caller has read nothing for too long.
+    pub(crate) fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.is_cut_off.load(Ordering::Acquire)
     }
 
     /// Begins a request. What is wrong with the head that it stands for, if that was refused.
@@ -92,6 +104,11 @@ impl Streaming {
     /// There is something to answer again.
     pub(crate) fn goes_on(&self) {
         self.0.place.works();
+    }
+
+    /// Whether the caller was cut off because it read nothing for too long.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.0.is_cut_off()
     }
 
     /// Begins such a request. It lasts until what this returns is dropped.

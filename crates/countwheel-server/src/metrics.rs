@@ -22,6 +22,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 pub(crate) use self::node::NodeFigures;
 use crate::VERSION;
+use crate::events;
 use crate::places::Figures;
 use crate::pool::Phases;
 use crate::scrub::Progress;
@@ -173,6 +174,7 @@ pub(crate) struct Callers {
     pub(crate) places: Figures,
     /// Bytes that the bodies of requests take.
     pub(crate) bodies: usize,
+    pub(crate) events: events::Figures,
     pub(crate) phases: Phases,
 }
 
@@ -315,6 +317,21 @@ impl Collector for Engine {
                 self.callers.places.told,
             ),
             (
+                "event_gaps",
+                "Gaps that streams of events were told of",
+                self.callers.events.gaps,
+            ),
+            (
+                "events_missed",
+                "Events that are known to be missing in those gaps",
+                self.callers.events.missed,
+            ),
+            (
+                "event_streams_unread",
+                "Streams of events that were cut off because their client read nothing",
+                self.callers.events.unread,
+            ),
+            (
                 "scrub_bytes",
                 "Bytes of which the scrub has read the checksums",
                 self.scrub.bytes(),
@@ -396,6 +413,11 @@ impl Collector for Engine {
                 "connections_in_reserve",
                 "Those of them on which only health and metrics are answered",
                 self.callers.places.reserved as u64,
+            ),
+            (
+                "event_streams",
+                "Streams of events that are open",
+                self.callers.events.open as u64,
             ),
             (
                 "request_body_bytes",

@@ -9,6 +9,7 @@ use std::io::{self, Cursor};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -155,6 +156,8 @@ struct Streams {
     exchange: Arc<Exchange>,
     /// The connection ends at once.
     cut: Notify,
+    /// It ends because an answer was not read for too long.
+    is_unread: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -188,6 +191,7 @@ impl Streams {
         Arc::new(Self {
             exchange,
             cut: Notify::new(),
+            is_unread: AtomicBool::new(false),
             state: Mutex::default(),
         })
     }
@@ -216,6 +220,7 @@ impl Streams {
         state.looks += 1;
         let is_long = |since: u64| state.looks - since > LOOKS_MAX;
         if state.unread.values().copied().any(is_long) {
+            self.is_unread.store(true, Ordering::Release);
             Seen::Unread
         } else if state.open == 0 && is_long(state.idle_since) {
             Seen::Idle
@@ -242,6 +247,13 @@ impl Open {
 
     fn works(&self) {
         self.streams.state.lock().unread.remove(&self.number);
+    }
+
+    /// Whether the connection ends because answers were not read for too long, and this one waits for its reader.
+    fn is_cut_off(&self) -> bool {
+        let is_unread = self.streams.is_unread.load(Ordering::Acquire);
+        let is_unread = is_unread || self.streams.exchange.is_cut_off();
+        is_unread && self.streams.state.lock().unread.contains_key(&self.number)
     }
 }
 
@@ -423,6 +435,9 @@ impl HttpBody for Leaving {
 impl Drop for Leaving {
     fn drop(&mut self) {
         self.open.is_whole = self.is_end_stream();
+        if self.open.is_cut_off() {
+            self.exchange.cut_off();
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 //! [`shards::run`] nodes that take the shards of one store from each other, [`nodes::run`] nodes that find
 //! each other in a registry and share them, [`flows::run`] engines whose timers wait for flows with limits,
 //! [`loans::run`] nodes that lend each other the places of such limits, [`gathers::run`] nodes that lease for each
-//! other's workers.
+//! other's workers, [`streams::run`] nodes that copy each other's events for the streams of clients.
 //!
 //! The window of the durable engine is sorted maps by queue, and no wheel: the far end of it is given
 //! up when memory is used up, time goes back when the wall clock does, and the entries of a queue are
@@ -50,6 +50,7 @@ pub mod sabotage;
 pub mod shards;
 mod stepped;
 pub mod stores;
+pub mod streams;
 pub mod stress;
 pub mod timers;
 pub mod world;

@@ -17,7 +17,7 @@ use countwheel_sim::ages::{self, Ages};
 use countwheel_sim::machine::Kind;
 use countwheel_sim::world::{self, Options, Part, Report};
 use countwheel_sim::{
-    Failure, flows, gathers, idle, jobs, leases, loans, receipts, stress, timers, year,
+    Failure, flows, gathers, idle, jobs, leases, loans, receipts, streams, stress, timers, year,
 };
 use parking_lot::Mutex;
 
@@ -160,6 +160,8 @@ enum Command {
     Loans(prove::InSteps),
     /// Run worlds of workers that ask one node for the leases of all.
     Gathers(prove::InSteps),
+    /// Run worlds of nodes that copy each other's events for the streams of clients.
+    Streams(prove::InSteps),
     /// Put data directories together of copies of different times, and see that each is complete
     /// when it is opened, or refused and unchanged.
     Copies(prove::Copies),
@@ -319,6 +321,12 @@ fn main() -> ExitCode {
             gathers::STEPS,
             gathers::run,
             gathers::Report::add,
+        ),
+        Command::Streams(of) => of.run(
+            "streams",
+            streams::STEPS,
+            streams::run,
+            streams::Report::add,
         ),
         Command::Copies(copies) => copies.run(),
         Command::Histories(histories) => histories.run(),

@@ -24,6 +24,7 @@ use crate::rot;
 use crate::shards;
 use crate::stepped::Stepped;
 use crate::stores::{bytes, calls, makings, meanwhile, mixes, recipes, removed, scrub, starts};
+use crate::streams;
 use crate::world::{self, Options};
 
 /// A mistake of the product: of the engine, of the store on a disk, of the store in a PostgreSQL, or of
@@ -159,6 +160,14 @@ const IN_GATHERS: [PlantedBug; 5] = [
     PlantedBug::Nodes(InNodes::GatherUnconfirmed),
 ];
 
+/// Those of the events that nodes copy from each other.
+const IN_STREAMS: [PlantedBug; 4] = [
+    PlantedBug::Engine(InEngine::EventsTermSkipped),
+    PlantedBug::Engine(InEngine::EventsHoleUnsaid),
+    PlantedBug::Engine(InEngine::EventsCloseTooEarly),
+    PlantedBug::Engine(InEngine::EventsResumeRefused),
+];
+
 /// Those that a world of nodes has to find beside the tests of their own crate.
 pub const ALSO_IN_NODES: [PlantedBug; 5] = [
     PlantedBug::Peers(InPeers::PeersAnswerOldest),
@@ -200,7 +209,7 @@ impl Drop for Planted {
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, nodes that share them, timers that wait for
 /// flows, attempts that are leased, sets that are repeated, jobs, nodes that lend each other places, nodes
-/// that lease for each other's workers, or everything together.
+/// that lease for each other's workers, nodes that copy each other's events, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
     let name = format!("{bug:?}");
@@ -236,6 +245,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if IN_GATHERS.contains(&bug) {
         return "gathers";
+    }
+    if IN_STREAMS.contains(&bug) {
+        return "streams";
     }
     if matches!(bug, PlantedBug::Nodes(_) | PlantedBug::Peers(_)) {
         return "nodes";
@@ -329,6 +341,7 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
         "nodes" => find_in_nodes(bug, seed),
         "loans" => find_in_steps(bug, seed, loans::STEPS, loans::run),
         "gathers" => find_in_steps(bug, seed, gathers::STEPS, gathers::run),
+        "streams" => find_in_steps(bug, seed, streams::STEPS, streams::run),
         "flows" => find_in_steps(bug, seed, flows::STEPS, flows::run),
         "jobs" => find_in_steps(bug, seed, jobs::STEPS, jobs::run),
         "leases" => find_in_steps(bug, seed, leases::STEPS, leases::run),

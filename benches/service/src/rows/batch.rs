@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use countwheel_time::{Clock as _, SystemClock};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -117,17 +117,5 @@ async fn read(mut reading: OwnedReadHalf) -> anyhow::Result<String> {
         }
         ensure!(read > 0, "the answer breaks off with {tail}");
         buffer.drain(..buffer.len().saturating_sub(TAIL));
-    }
-}
-
-impl Program {
-    /// An amount of memory that the system names for the process, in MiB.
-    fn memory(&self, what: &str) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let mut lines = status.lines();
-        let line = lines.find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
-        let kib = line.and_then(|line| line.split_whitespace().next());
-        let kib: f64 = kib.context("no such amount")?.parse()?;
-        Ok(kib / 1_024.0)
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod deliveries;
+pub(crate) mod events;
 pub(crate) mod isolation;
 pub(crate) mod leases;
 pub(crate) mod lists;
@@ -23,4 +24,6 @@ pub(crate) enum Row {
     Batch,
     /// Lists, figures and metrics of a store with many queues
     Lists,
+    /// Streams of events beside deliveries
+    Events,
 }

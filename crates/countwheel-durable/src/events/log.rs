@@ -56,6 +56,8 @@ pub struct OwnEvents {
     pub first: u64,
     /// The events, in order.
     pub events: Vec<TimerEvent>,
+    /// The number of the last event of the term, which may be a later one.
+    pub end: u64,
     /// Whether these are the last of the term, and every commit of it was told.
     pub is_closed: bool,
 }
@@ -282,6 +284,13 @@ impl EventLog {
         Ok(chunks)
     }
 
+    /// Whether an owner in this process told of a term of the shard.
+    pub(super) fn has_own(&self, shard: Shard, term: Fence) -> bool {
+        let kept = self.kept.lock();
+        let terms = kept.shards.get(&shard).into_iter().flatten();
+        terms.into_iter().any(|it| it.term == term && it.is_own)
+    }
+
     /// The shards of which a term is known.
     #[must_use]
     pub fn shards(&self) -> Vec<Shard> {
@@ -320,7 +329,8 @@ impl EventLog {
                 term: term.term.0,
                 first,
                 events,
-                is_closed: term.is_closed && is_whole,
+                end: term.next - 1,
+                is_closed: term.is_closed && (is_whole || planted!(EventsCloseTooEarly)),
             });
             if !is_whole {
                 // What follows comes once the copy is so far.
@@ -339,7 +349,7 @@ impl EventLog {
     ///
     /// let copy = EventLog::new(EventLog::EVENTS, EventLog::BYTES);
     /// let event = TimerEvent::of_setting(SettingName::new("queue/orders")?, true, Timestamp::EPOCH);
-    /// let told = OwnEvents { term: 3, first: 41, events: vec![event], is_closed: false };
+    /// let told = OwnEvents { term: 3, first: 41, events: vec![event], end: 41, is_closed: false };
     /// assert!(copy.copy(7, Shard(2), told.clone()));
     /// assert!(!copy.copy(7, Shard(2), told));
     /// let end = EventPosition { term: Fence(3), number: 41 };
@@ -352,6 +362,7 @@ impl EventLog {
             first,
             mut events,
             is_closed,
+            ..
         } = told;
         let (term, first) = (Fence(term), first.max(1));
         self.store.store(store, Ordering::Release);
@@ -375,7 +386,7 @@ impl EventLog {
             };
             is_news |= is_closed && !of_shard.is_closed;
             of_shard.is_closed |= is_closed;
-            if first > of_shard.next {
+            if first > of_shard.next && !planted!(EventsHoleUnsaid) {
                 // What is between is lost: as if all up to there had gone.
                 let dropped = mem::take(&mut of_shard.kept);
                 (of_shard.oldest, of_shard.next) = (first, first);
@@ -385,7 +396,8 @@ impl EventLog {
                 }
                 is_news = true;
             } else {
-                let known = usize::try_from(of_shard.next - first).unwrap_or(usize::MAX);
+                let known = of_shard.next.saturating_sub(first);
+                let known = usize::try_from(known).unwrap_or(usize::MAX);
                 events.drain(..known.min(events.len()));
             }
             if !events.is_empty() {
@@ -451,6 +463,11 @@ impl Kept {
         };
         let term = &terms[at];
         if after.number >= term.next {
+            // Its owner may have told more, of which the copy ended before it was there.
+            let next = terms.get(at + 1).filter(|_| !term.is_own);
+            if let Some(next) = next {
+                return Ok(Some(chunk_at(next, next.oldest, true)));
+            }
             return Err(FutureEvent {
                 shard,
                 position: after,
@@ -470,7 +487,7 @@ impl Kept {
         let Some(next) = terms.get(at + 1) else {
             return Ok(None);
         };
-        let follows = next.term.0 == term.term.0 + 1;
+        let follows = next.term.0 == term.term.0 + 1 || planted!(EventsTermSkipped);
         let is_whole = term.is_closed && follows && next.oldest == 1;
         let gap = !is_whole && !planted!(EventsTermsJoined);
         Ok(Some(chunk_at(next, next.oldest, gap)))

@@ -1,6 +1,6 @@
 //! `GET /v1/events`: what commits did, as server-sent events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,9 +12,10 @@ use axum::http::{HeaderName, HeaderValue, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use countwheel_durable::store::{Fence, Shard};
 use countwheel_durable::{
-    EventKind, EventPosition, Namespace, QueueName, Subject, TimerEvent, TimerName,
+    EventKind, EventPosition, Namespace, QueueName, ResumeError, Subject, TimerEvent, TimerName,
 };
 use hyper::body::Frame;
+use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 
@@ -29,6 +30,8 @@ use crate::time::format_time;
 
 /// A piece of a stream that is handed to its connection has about so many bytes.
 pub(crate) const PIECE_BYTES: usize = 16 << 10;
+/// So many pieces are kept for other streams.
+const PIECES: usize = 64;
 /// How many commits a stream looks at before others have their turn.
 const COMMITS: usize = 64;
 /// How soon a client is to come back, in milliseconds.
@@ -44,7 +47,7 @@ pub(crate) enum Changed<'a> {
 }
 
 /// The words of events, as callers see them.
-const KINDS: [&str; 16] = [
+pub(super) const KINDS: [&str; 16] = [
     "set",
     "moved",
     "fired",
@@ -75,7 +78,7 @@ fn word_of(event: &TimerEvent) -> Option<&'static str> {
 }
 
 /// Which events a caller wants.
-#[derive(Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Filter {
     namespace: Option<Namespace>,
     queue: Option<QueueName>,
@@ -269,43 +272,109 @@ impl<'a> EventBody<'a> {
     }
 }
 
+/// What a stream was told from one place to another.
+#[derive(Debug)]
+struct Piece {
+    filter: Filter,
+    from: Places,
+    to: Places,
+    text: Bytes,
+    /// How many events are missing in each gap of it.
+    gaps: Vec<u64>,
+}
+
+/// The last pieces that were written: streams that want the same and are at the same place are told the same.
+#[derive(Debug, Default)]
+pub(super) struct LastPieces(Mutex<VecDeque<Arc<Piece>>>);
+
+impl LastPieces {
+    fn find(&self, filter: &Filter, from: &Places) -> Option<Arc<Piece>> {
+        let pieces = self.0.lock();
+        let mut pieces = pieces.iter();
+        let piece = pieces.find(|piece| piece.from == *from && piece.filter == *filter)?;
+        Some(Arc::clone(piece))
+    }
+
+    fn keep(&self, piece: Piece) {
+        let mut pieces = self.0.lock();
+        pieces.push_front(Arc::new(piece));
+        pieces.truncate(PIECES);
+    }
+}
+
 /// A stream, on its way.
 struct Stream {
     events: Arc<Events>,
+    last: Arc<LastPieces>,
+    /// How many events are missing in each gap of the text.
+    gaps: Vec<u64>,
     filter: Filter,
     places: Places,
     text: String,
 }
 
 impl Stream {
+    /// The next piece, empty if there is none. Says whether there may be more.
+    fn next(&mut self) -> (Bytes, bool) {
+        let is_alike = self.text.is_empty();
+        if is_alike && let Some(piece) = self.last.find(&self.filter, &self.places) {
+            self.places.clone_from(&piece.to);
+            for &missed in &piece.gaps {
+                self.events.count_gap(missed);
+            }
+            return (piece.text.clone(), true);
+        }
+        let from = is_alike.then(|| self.places.clone());
+        let is_more = self.fill();
+        let text = Bytes::from(std::mem::take(&mut self.text));
+        let gaps = std::mem::take(&mut self.gaps);
+        if let Some(from) = from.filter(|_| !text.is_empty()) {
+            self.last.keep(Piece {
+                filter: self.filter.clone(),
+                from,
+                to: self.places.clone(),
+                text: text.clone(),
+                gaps,
+            });
+        }
+        (text, is_more)
+    }
+
     /// Writes what is new, as much as a piece has. Says whether there may be more.
     fn fill(&mut self) -> bool {
         let events = Arc::clone(&self.events);
         let mut is_more = false;
         for shard in events.log().shards() {
+            // Of a shard without a place, nothing is known of what was before.
             let after = self.places.of.get(&shard).copied();
-            let Ok(chunks) = events.log().read_some(shard, after, COMMITS) else {
+            let after = after.unwrap_or_default();
+            let Ok(chunks) = events.log().read_some(shard, Some(after), COMMITS) else {
                 // The place is of a log that is gone: this begins anew.
                 self.places.of.remove(&shard);
-                self.gap(shard);
+                self.gap(shard, 0);
                 is_more = true;
                 continue;
             };
             is_more |= chunks.len() == COMMITS;
             for chunk in chunks {
-                if self.text.len() >= PIECE_BYTES {
-                    return true;
-                }
                 if chunk.gap {
                     let before = EventPosition {
                         term: chunk.term,
                         number: chunk.first - 1,
                     };
-                    self.places.of.insert(shard, before);
-                    self.gap(shard);
+                    let after = self.places.of.insert(shard, before);
+                    // Of another term it is not known how many there were.
+                    let after = after.filter(|after| after.term == before.term);
+                    let missed =
+                        after.map_or(0, |after| before.number.saturating_sub(after.number));
+                    self.gap(shard, missed);
                 }
                 let term = chunk.term;
                 for (number, event) in (chunk.first..).zip(chunk.events()) {
+                    // One commit may have thousands of events.
+                    if self.text.len() >= PIECE_BYTES {
+                        return true;
+                    }
                     let place = EventPosition { term, number };
                     if let Some(kind) = self.filter.wants(event) {
                         self.places.of.insert(shard, place);
@@ -319,7 +388,9 @@ impl Stream {
         is_more
     }
 
-    fn gap(&mut self, shard: Shard) {
+    fn gap(&mut self, shard: Shard, missed: u64) {
+        self.events.count_gap(missed);
+        self.gaps.push(missed);
         #[derive(Serialize)]
         struct Gap {
             shard: u16,
@@ -344,27 +415,46 @@ impl Stream {
 
     async fn run(
         mut self,
-        mut listening: Listening,
+        listening: Listening,
         send: mpsc::Sender<Bytes>,
         streaming: Option<Streaming>,
+        stopping: watch::Receiver<bool>,
+    ) {
+        let streaming = streaming.as_ref();
+        self.tell(listening, send, streaming, stopping).await;
+        if streaming.is_some_and(Streaming::is_cut_off) {
+            self.events.count_unread();
+        }
+    }
+
+    async fn tell(
+        &mut self,
+        mut listening: Listening,
+        send: mpsc::Sender<Bytes>,
+        streaming: Option<&Streaming>,
         mut stopping: watch::Receiver<bool>,
     ) {
         let rests = || {
-            if let Some(streaming) = &streaming {
+            if let Some(streaming) = streaming {
                 streaming.rests();
             }
         };
         loop {
             listening.ticks.borrow_and_update();
-            let is_more = self.fill();
-            if !self.text.is_empty() {
-                let piece = Bytes::from(std::mem::take(&mut self.text));
-                if let Some(streaming) = &streaming {
-                    streaming.goes_on();
-                }
-                let sent = tokio::select! {
-                    sent = send.send(piece) => sent.is_ok(),
-                    _ = stopping.wait_for(|&stops| stops) => false,
+            let (piece, is_more) = self.next();
+            if !piece.is_empty() {
+                let sent = if let Ok(room) = send.try_reserve() {
+                    if let Some(streaming) = streaming {
+                        streaming.goes_on();
+                    }
+                    room.send(piece);
+                    true
+                } else {
+                    // Its caller has not read what came before, and makes room like any that does not read.
+                    tokio::select! {
+                        sent = send.send(piece) => sent.is_ok(),
+                        _ = stopping.wait_for(|&stops| stops) => false,
+                    }
                 };
                 if !sent {
                     return;
@@ -435,20 +525,32 @@ pub(super) async fn stream(
     };
     let mut stream = Stream {
         events: Arc::clone(events),
+        last: Arc::clone(app.last_pieces()),
+        gaps: Vec::new(),
         filter,
-        places: begin(events, &app, after)?,
+        places: begin(events, &app, after).await?,
         text: format!("retry: {RETRY_MILLIS}\n"),
     };
     stream.sign_of_life();
-    let (send, pieces) = mpsc::channel(1);
     let streaming = request.extensions().get::<Streaming>().cloned();
-    tokio::spawn(stream.run(listening, send, streaming, app.stopping()));
+    Ok(answer(stream, listening, streaming, app.stopping()))
+}
+
+/// The answer that goes on as long as its reader reads.
+fn answer(
+    stream: Stream,
+    listening: Listening,
+    streaming: Option<Streaming>,
+    stopping: watch::Receiver<bool>,
+) -> Response {
+    let (send, pieces) = mpsc::channel(1);
+    tokio::spawn(stream.run(listening, send, streaming, stopping));
     let of_type = HeaderValue::from_static("text/event-stream");
     let headers = [
         (header::CONTENT_TYPE, of_type),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
-    Ok((StatusCode::OK, headers, Body::new(Pieces(pieces))).into_response())
+    (StatusCode::OK, headers, Body::new(Pieces(pieces))).into_response()
 }
 
 fn kinds(text: &str) -> Result<Vec<&'static str>, Problem> {
@@ -465,7 +567,7 @@ fn kinds(text: &str) -> Result<Vec<&'static str>, Problem> {
 }
 
 /// Where a stream begins that is to go on behind `after`, or with what comes next.
-fn begin(events: &Events, app: &App, after: Option<Places>) -> Result<Places, Problem> {
+async fn begin(events: &Events, app: &App, after: Option<Places>) -> Result<Places, Problem> {
     let log = events.log();
     let store = log.store();
     let Some(after) = after else {
@@ -490,13 +592,17 @@ fn begin(events: &Events, app: &App, after: Option<Places>) -> Result<Places, Pr
             let detail = format!("there is no shard {} as the id of the event says", shard.0);
             return Err(Problem::malformed(detail));
         }
-        if let Err(future) = log.read(shard, Some(place)) {
-            let is_later = log.end(shard).is_none_or(|end| end.term < place.term);
-            if is_later && events.has_others() {
+        match events.resume(shard, place).await {
+            Ok(()) => {}
+            Err(ResumeError::Future(future)) => return Err(Problem::malformed(future.to_string())),
+            Err(ResumeError::Unknown(_)) if events.has_others() => {
                 let detail = "the owner of a shard of the id cannot be asked just now";
                 return Err(Problem::new(Code::ShardUnavailable, detail));
             }
-            return Err(Problem::malformed(future.to_string()));
+            Err(ResumeError::Unknown(_)) => {
+                let detail = format!("shard {} has no such event yet", shard.0);
+                return Err(Problem::malformed(detail));
+            }
         }
     }
     Ok(after)
@@ -504,7 +610,203 @@ fn begin(events: &Events, app: &App, after: Option<Places>) -> Result<Places, Pr
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use axum::Router;
+    use axum::routing::get;
+    use countwheel_durable::store::{Lease, Ownership};
+    use countwheel_durable::{EventLog, EventSink as _, Revision, SettingName, Timestamp};
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpSocket;
+
     use super::*;
+    use crate::accept::{accept, listen};
+    use crate::places::{self, Places as Connections};
+
+    const LEASE: Lease = Lease {
+        shard: Shard::ONLY,
+        fence: Fence(1),
+    };
+    /// More than the system keeps for somebody who does not read.
+    const MANY: usize = 60_000;
+
+    fn told(log: &EventLog, count: usize) {
+        let name = SettingName::new(format!("queue/{}", "x".repeat(50))).unwrap();
+        let event = TimerEvent::of_setting(name, true, Timestamp::EPOCH);
+        log.committed(LEASE, vec![event; count]);
+    }
+
+    /// A log that a shard is told to, and where streams get it from.
+    fn events(most: usize) -> (Arc<EventLog>, Arc<Events>) {
+        let log = Arc::new(EventLog::new(most, usize::MAX));
+        log.opened(&Ownership {
+            lease: LEASE,
+            store_id: 7,
+            last_revision: Revision(0),
+            clock: None,
+            forgets_done: false,
+        });
+        let events = Events::new(Arc::clone(&log), 8);
+        (log, events)
+    }
+
+    fn stream_of(events: &Arc<Events>) -> Stream {
+        let first = EventPosition {
+            term: LEASE.fence,
+            number: 0,
+        };
+        Stream {
+            events: Arc::clone(events),
+            last: Arc::default(),
+            gaps: Vec::new(),
+            filter: Filter::default(),
+            places: Places {
+                store: 7,
+                of: BTreeMap::from([(LEASE.shard, first)]),
+            },
+            text: String::new(),
+        }
+    }
+
+    /// A commit of thousands of events was one piece, for each stream.
+    #[test]
+    fn a_piece_is_no_larger_for_what_a_commit_did() {
+        let (log, events) = events(MANY);
+        told(&log, 1_000);
+        told(&log, 1);
+        let mut stream = stream_of(&events);
+        let mut number = 0;
+        loop {
+            let is_more = stream.fill();
+            let text = std::mem::take(&mut stream.text);
+            assert!(text.len() < PIECE_BYTES + 1_024, "{}", text.len());
+            for id in text.lines().filter_map(|line| line.strip_prefix("id: ")) {
+                number += 1;
+                assert_eq!(id, format!("7-0.1.{number}"));
+            }
+            if !is_more {
+                break;
+            }
+        }
+        assert_eq!(number, 1_001);
+    }
+
+    #[test]
+    fn streams_that_want_the_same_at_the_same_place_have_one_piece() {
+        let (log, events) = events(MANY);
+        told(&log, 3);
+        let mut first = stream_of(&events);
+        let mut second = Stream {
+            last: Arc::clone(&first.last),
+            ..stream_of(&events)
+        };
+        let mut other = Stream {
+            last: Arc::clone(&first.last),
+            filter: Filter {
+                kinds: Some(vec!["set"]),
+                ..Filter::default()
+            },
+            ..stream_of(&events)
+        };
+        let (piece, _) = first.next();
+        assert_eq!(piece.as_ptr(), second.next().0.as_ptr());
+        assert_eq!(first.places, second.places);
+        assert!(other.next().0.is_empty());
+        assert_eq!(other.places, first.places);
+        // There was no more then, and there is now.
+        told(&log, 1);
+        for stream in [&mut first, &mut second] {
+            let (piece, _) = stream.next();
+            assert!(piece.starts_with(b"id: 7-0.1.4\n"), "{piece:?}");
+            assert!(stream.next().0.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_gap_says_how_many_events_of_the_term_are_missing() {
+        let (log, events) = events(10);
+        let mut stream = stream_of(&events);
+        for _ in 0..25 {
+            told(&log, 1);
+        }
+        stream.fill();
+        assert!(stream.text.starts_with("id: 7-0.1.15\nevent: gap\n"));
+        let figures = events.figures();
+        assert_eq!((figures.gaps, figures.missed), (1, 15));
+    }
+
+    /// Answers streams of these events to whoever comes.
+    async fn serve(events: &Arc<Events>) -> (std::net::SocketAddr, watch::Sender<bool>) {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let (for_streams, stopping) = (Arc::clone(events), stopped.clone());
+        let route = get(move |request: Request<Body>| {
+            let (events, stopping) = (Arc::clone(&for_streams), stopping.clone());
+            async move {
+                let listening = events.listen().await.unwrap();
+                let streaming = request.extensions().get::<Streaming>().cloned();
+                answer(stream_of(&events), listening, streaming, stopping)
+            }
+        });
+        let router = Router::new().route("/", route);
+        let connections = Connections::new(8, places::Limits::default());
+        tokio::spawn(accept(
+            listener,
+            router,
+            connections,
+            Arc::default(),
+            stopped,
+        ));
+        tokio::spawn(Arc::clone(events).run());
+        (address, stop)
+    }
+
+    /// Waits until the stream is cut off, which takes about half a minute.
+    async fn is_cut_off(events: &Events) {
+        while events.open() == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let opened = tokio::time::Instant::now();
+        while events.open() > 0 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let took = opened.elapsed();
+        let expected = Duration::from_secs(28)..Duration::from_secs(61);
+        assert!(expected.contains(&took), "{took:?}");
+        assert_eq!(events.figures().unread, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_nobody_reads_is_cut_off_after_half_a_minute() {
+        let (log, events) = events(MANY);
+        told(&log, MANY);
+        let (address, stop) = serve(&events).await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4_096).unwrap();
+        let mut silent = socket.connect(address).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        silent.write_all(request).await.unwrap();
+        is_cut_off(&events).await;
+        stop.send(true).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_over_http_2_that_nobody_reads_is_cut_off_after_half_a_minute() {
+        let (log, events) = events(MANY);
+        told(&log, MANY);
+        let (address, stop) = serve(&events).await;
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (send, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let mut send = send.ready().await.unwrap();
+        let request = Request::get(format!("http://{address}/")).body(()).unwrap();
+        let (answer, _) = send.send_request(request, true).unwrap();
+        // Its window is never opened again.
+        let (_, _body) = answer.await.unwrap().into_parts();
+        is_cut_off(&events).await;
+        stop.send(true).unwrap();
+    }
 
     #[test]
     fn every_kind_of_a_timer_has_its_word() {

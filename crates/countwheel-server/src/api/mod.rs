@@ -169,6 +169,8 @@ pub struct App {
     tally: Arc<Tally>,
     /// Where streams of events get them.
     events: Option<Arc<Events>>,
+    /// What streams of events were told last.
+    last_pieces: Arc<events::LastPieces>,
     /// What makes the requests of tests of endpoints.
     tester: Option<HttpHandler>,
     tests: Semaphore,
@@ -272,6 +274,7 @@ impl App {
             leaser: None,
             tally,
             events: None,
+            last_pieces: Arc::default(),
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
             changes: tokio::sync::Mutex::default(),
@@ -401,6 +404,11 @@ impl App {
         self
     }
 
+    /// What streams of events were told last.
+    fn last_pieces(&self) -> &Arc<events::LastPieces> {
+        &self.last_pieces
+    }
+
     /// Where streams of events get them.
     pub(crate) fn events(&self) -> Option<&Arc<Events>> {
         self.events.as_ref()
@@ -493,6 +501,10 @@ impl App {
                 .as_ref()
                 .map_or_else(Figures::default, |places| places.figures()),
             bodies: self.bodies.taken(),
+            events: self
+                .events
+                .as_ref()
+                .map_or_else(Default::default, |events| events.figures()),
             phases: phases.clone(),
         }
     }

@@ -200,6 +200,119 @@ fn queues_and_endpoints_that_change_are_told_of() {
     );
 }
 
+/// What the deliveries of a queue come to: one that is made, and one that is not.
+#[test]
+fn what_becomes_of_attempts_is_told() {
+    let (_directory, server, mut client) = start(&["--allow-target", "127.0.0.1"]);
+    let mut stream = Stream::of(&server.address, "/v1/events?queue=pushed", None);
+    let mut push = |key: &str, host: &str| {
+        let set = json!({"in": 0, "target": {"url": format!("http://{host}:1/")},
+            "retry": {"fixed": 1, "max_attempts": 1}});
+        let path = format!("/v1/queues/pushed/timers/{key}");
+        let answer = client.json("PUT", &path, &set.to_string());
+        assert_eq!(answer.status, 201, "{answer:?}");
+    };
+    push("refused", "127.0.0.1");
+    let (kind, told) = stream.next();
+    assert_eq!((&*kind, &told["state"]), ("set", &json!("pending")));
+    let (kind, told) = stream.next();
+    assert_eq!(
+        (&*kind, &told["state"], &told["attempt"]),
+        ("started", &json!("delivering"), &json!(1))
+    );
+    let (kind, told) = stream.next();
+    assert_eq!(
+        (&*kind, &told["result"], &told["attempt"]),
+        ("attempt_ended", &json!("failed"), &json!(1))
+    );
+    assert!(told["detail"].is_string(), "{told}");
+    let (kind, told) = stream.next();
+    assert_eq!(
+        (&*kind, &told["state"], &told["dead_reason"]),
+        ("dead", &json!("dead"), &json!("exhausted"))
+    );
+
+    // Where the name leads is seen at the attempt.
+    push("held", "localhost");
+    assert_eq!(stream.kinds(2), ["set", "started"]);
+    let (kind, told) = stream.next();
+    assert_eq!(
+        (&*kind, &told["key"], &told["state"], told.get("attempt")),
+        ("held", &json!("held"), &json!("pending"), None)
+    );
+}
+
+#[test]
+fn runs_that_are_missed_are_told() {
+    let (directory, server, mut client) = start(&[]);
+    let mut stream = Stream::of(&server.address, "/v1/events?queue=pushed", None);
+    let set = json!({"every": "1s", "missed": {"skip_if_older_than": "1ms"},
+        "target": {"url": "https://example.invalid/"}});
+    let path = "/v1/queues/pushed/timers/often";
+    assert_eq!(client.json("PUT", path, &set.to_string()).status, 201);
+    assert_eq!(stream.next().0, "set");
+    let last = stream.last.clone();
+    drop((stream, client, server));
+    // Some runs come due while nobody is there.
+    for _ in 0..250 {
+        pause();
+    }
+    let server = Server::with(&directory.0.join("data"), &[]);
+    let path = "/v1/events?kinds=missed";
+    let mut stream = Stream::of(&server.address, path, Some(&last));
+    assert_eq!(stream.next().0, "gap");
+    let (kind, told) = stream.next();
+    assert_eq!((&*kind, &told["key"]), ("missed", &json!("often")));
+}
+
+/// What a metric says.
+fn figure(client: &mut Client, name: &str) -> u64 {
+    let metrics = client.get("/metrics");
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    let name = format!("countwheel_{name} ");
+    let figure = metrics.lines().find_map(|line| line.strip_prefix(&name));
+    figure.unwrap().parse().unwrap()
+}
+
+#[test]
+fn who_comes_back_behind_what_is_kept_is_told_of_the_gap() {
+    const KEPT: usize = 65_536;
+    let (_directory, server, mut client) = start(&[]);
+    let mut stream = Stream::of(&server.address, "/v1/events?queue=jobs", None);
+    set(&mut client, "jobs", "first", "1h");
+    assert_eq!(stream.next().1["key"], "first");
+    assert_eq!(figure(&mut client, "event_streams"), 1);
+    let (number, last) = (number_of(&stream.last), stream.last.clone());
+    drop(stream);
+    let lines: String = (0..KEPT + 20_000)
+        .map(|key| {
+            format!("{{\"op\":\"set\",\"queue\":\"jobs\",\"key\":\"k-{key}\",\"in\":\"1h\"}}\n")
+        })
+        .collect();
+    let ndjson = [("content-type", "application/x-ndjson")];
+    let answer = client.send("POST", "/v1/batch", &ndjson, lines.as_bytes());
+    assert_eq!(answer.status, 200);
+    assert_eq!(figure(&mut client, "event_gaps_total"), 0);
+
+    let mut stream = Stream::of(&server.address, "/v1/events?queue=jobs", Some(&last));
+    let (kind, told) = stream.next();
+    assert_eq!((&*kind, &told), ("gap", &json!({"shard": 0})));
+    // The id of the gap is the place behind it.
+    let behind = number_of(&stream.last);
+    let missed = behind - number;
+    assert!((1..=20_000).contains(&missed), "{missed}");
+    let (kind, told) = stream.next();
+    assert_eq!((&*kind, &told["number"]), ("set", &json!(behind + 1)));
+    assert_eq!(figure(&mut client, "event_gaps_total"), 1);
+    assert_eq!(figure(&mut client, "events_missed_total"), missed);
+    assert_eq!(figure(&mut client, "event_streams_unread_total"), 0);
+}
+
+/// The number in an id of a service with one shard.
+fn number_of(id: &str) -> u64 {
+    id.rsplit_once('.').unwrap().1.parse().unwrap()
+}
+
 #[test]
 fn filters_let_nothing_else_through() {
     let (_directory, server, mut client) = start(&[]);

@@ -5,6 +5,7 @@ use super::requests::{
     TAGS, TIME,
 };
 use super::{Kind, Named, Shape, may, need};
+use crate::api::events::KINDS;
 
 /// An object of answers.
 macro_rules! shape {
@@ -36,6 +37,15 @@ pub(crate) static STATE_KIND: Named = Named {
     kind: Kind::Words(&["pending", "delivering", "leased", "done", "dead"]),
 };
 const STATE: Kind = Kind::Named(&STATE_KIND);
+const RESULT: Kind = Kind::Words(&["done", "failed", "stopped", "interrupted", "lost"]);
+const DEAD_REASON: Kind = Kind::Words(&[
+    "exhausted",
+    "too_old",
+    "stopped",
+    "interrupted",
+    "missed",
+    "lease_lost",
+]);
 /// Those that are counted and stored.
 const STORED_STATE: Kind = Kind::Words(&["pending", "delivering", "done", "dead"]);
 
@@ -180,11 +190,7 @@ shape!(
             "For how long the attempt was held, in microseconds.",
         ),
         may("ended", TIME, "When the attempt ended."),
-        may(
-            "result",
-            Kind::Words(&["done", "failed", "stopped", "interrupted", "lost"]),
-            "What came of the attempt.",
-        ),
+        may("result", RESULT, "What came of the attempt.",),
         may(
             "detail",
             TEXT,
@@ -306,18 +312,7 @@ shape!(
         may("done_at", TIME, "When the timer was done."),
         may("keep_until", TIME, "Until when an ended timer is kept."),
         may("dead_at", TIME, "When the timer was given up."),
-        may(
-            "dead_reason",
-            Kind::Words(&[
-                "exhausted",
-                "too_old",
-                "stopped",
-                "interrupted",
-                "missed",
-                "lease_lost"
-            ]),
-            "Why the timer was given up.",
-        ),
+        may("dead_reason", DEAD_REASON, "Why the timer was given up.",),
         need("created", TIME, "When the timer was set."),
         need("due", TIME, "When the timer is due."),
         need(
@@ -572,7 +567,7 @@ shape!(
     "Event",
     "What a commit did, as the data of an event.",
     &[
-        need("kind", TEXT, "What happened."),
+        need("kind", Kind::Words(&KINDS), "What happened."),
         need("at", TIME, "When it happened."),
         may("queue", TEXT, "The queue."),
         may("key", TEXT, "The key of the timer."),
@@ -584,7 +579,7 @@ shape!(
         may("due", TIME, "When the timer is due next."),
         may("leased_until", TIME, "When the lease ends."),
         may("attempt", COUNT, "The number of the attempt."),
-        may("result", TEXT, "What came of the attempt."),
+        may("result", RESULT, "What came of the attempt."),
         may(
             "late_us",
             COUNT,
@@ -595,7 +590,7 @@ shape!(
             TEXT,
             "The status of the answer, or why there was none."
         ),
-        may("dead_reason", TEXT, "Why the timer was given up."),
+        may("dead_reason", DEAD_REASON, "Why the timer was given up."),
         need("shard", COUNT, "The shard that the event is of."),
         need("term", COUNT, "The term of the owner of the shard."),
         need("number", COUNT, "The number of the event in the term."),
