@@ -3,6 +3,7 @@
 pub mod batch;
 mod cluster;
 mod runs;
+mod stats;
 mod tries;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ pub use self::cluster::{
     ShardCounts, ShardMoved,
 };
 pub use self::runs::{Backfilled, BackfilledRun, SimulatedThere, TimerRun, TimerRuns};
+pub use self::stats::{DueFigures, DueSpan, Figures, OverdueFigure, TimerFigures};
 use self::tries::{IDEMPOTENCY_KEY, Repeatable, Tries};
 use crate::roots;
 use crate::time::{format_duration, format_time, parse_time};

@@ -37,6 +37,16 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
+    /// All counts, of which those before `past`, in microseconds since the epoch, are one.
+    pub(crate) fn all_from(past: u64) -> Self {
+        Self {
+            past,
+            from: past,
+            until: u64::MAX,
+            step: 1,
+        }
+    }
+
     pub(crate) fn past(&self) -> Timestamp {
         Timestamp::from_micros(self.past)
     }

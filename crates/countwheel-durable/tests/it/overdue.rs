@@ -432,3 +432,103 @@ fn who_has_to_split_a_bucket_wakes_up_for_it_alone() {
     assert!(bench.turns <= 8, "{}", bench.turns);
     bench.assert_counted();
 }
+
+/// A backlog of so many timers on a disk that flushes meanwhile, of which one in sixteen is overdue and four run: what
+/// is counted is what a full list says, before and after a restart under load.
+fn backlog_is_counted_through_a_restart(timers: usize) {
+    const A_TURN: usize = 5_000;
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = DiskOptions::default();
+    options.log.memtable_names_max = timers / 7;
+    let disk = DiskStore::open(directory.path(), 7, options).unwrap();
+    let mut bench = Bench::new(Arc::new(disk), 4);
+    // Over 0 s to 400 days, the near ones dense.
+    let due = |number: usize| {
+        let number = number as u64;
+        let after = match number % 16 {
+            0 => Duration::ZERO,
+            1..8 => Duration::from_micros(SECOND_MICROS + number * 7_919 % HOUR_MICROS),
+            8..12 => Duration::from_micros(number * 104_729 * 1_000 % (24 * HOUR_MICROS)),
+            _ => Duration::from_micros(number * 15_485_863 * 1_000 % (9_600 * HOUR_MICROS)),
+        };
+        match number % 3 {
+            0 => Due::In(after + SECOND),
+            _ => Due::At(NOON + after + SECOND),
+        }
+    };
+    let mut number = 0;
+    while number < timers {
+        let until = (number + A_TURN).min(timers);
+        bench.ask((number..until).map(|number| set(number, due(number))));
+        number = until;
+    }
+    bench.wait(SECOND + SECOND / 2);
+    assert!(bench.told().count > timers as u64 / 20);
+    // Four run for good.
+    let pending = bench.assert_counted();
+    assert_eq!(pending, timers as u64 - 4);
+
+    bench.restart();
+    let mut turns = 0;
+    while !bench.engine.due_counts().exact {
+        // Half of them are new, the other half are set anew.
+        bench.ask((number..number + 50).map(|number| set(number, due(number))));
+        bench.ask((number - timers..number - timers + 50).map(|at| set(at, due(number + at))));
+        number += 50;
+        turns += 2;
+    }
+    assert!(turns > timers / 4_096, "{turns}");
+    bench.assert_counted();
+}
+
+const SECOND_MICROS: u64 = 1_000_000;
+const HOUR_MICROS: u64 = 3_600 * SECOND_MICROS;
+
+#[test]
+fn a_backlog_is_counted_through_a_restart() {
+    backlog_is_counted_through_a_restart(100_000);
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn a_backlog_of_a_million_is_counted_through_a_restart() {
+    backlog_is_counted_through_a_restart(1_000_000);
+}
+
+/// How long it takes after an opening until the counts are exact, and how much of it is the opening. Nothing is
+/// asserted: what is printed is for decision 59.
+#[test]
+#[ignore = "measures"]
+fn how_long_a_count_after_an_opening_takes() {
+    let timers = std::env::var("COUNTWHEEL_COUNTED").map_or(100_000, |n| n.parse().unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let open = || DiskStore::open(directory.path(), 7, DiskOptions::default()).unwrap();
+    let far = |number: usize| {
+        let after = Duration::from_micros(number as u64 * 7_919_000 % (720 * HOUR_MICROS));
+        Due::At(NOON + 60 * SECOND + after)
+    };
+    let mut bench = Bench::new(Arc::new(open()), 4);
+    let numbers: Vec<usize> = (0..timers).collect();
+    for numbers in numbers.chunks(5_000) {
+        bench.ask(numbers.iter().map(|&number| set(number, far(number))));
+    }
+    drop(bench);
+    for sets in [0, 100, 1_000] {
+        for _ in 0..3 {
+            let clock = countwheel_time::SystemClock::new();
+            let start = clock.timestamp();
+            let mut bench = Bench::new(Arc::new(open()), 4);
+            let opened = clock.timestamp();
+            let mut turns = 0;
+            while !bench.engine.due_counts().exact {
+                bench.ask((0..sets).map(|number| set(number, far(number + turns))));
+                turns += 1;
+            }
+            let exact = clock.timestamp().saturating_since(opened);
+            let opening = opened.saturating_since(start);
+            println!(
+                "{timers} timers, {sets} sets a turn: opening {opening:?}, {turns} turns, exact {exact:?} later"
+            );
+        }
+    }
+}

@@ -24,7 +24,7 @@ pub(crate) mod request;
 pub(crate) mod retry;
 pub(crate) mod simulate;
 mod snapshots;
-mod stats;
+pub(crate) mod stats;
 mod stored;
 pub(crate) mod tags;
 pub(crate) mod timers;

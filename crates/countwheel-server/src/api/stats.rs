@@ -128,19 +128,13 @@ pub(super) async fn stats(State(app): State<Arc<App>>, uri: Uri) -> Result<Respo
     }
     Query::of(&uri, &[])?;
     let past = this_second(&app);
-    let asked = Asked {
-        past,
-        from: past,
-        until: u64::MAX,
-        step: 1,
-    };
     let (totals, counts_exact) = app
         .measure(|timers| {
             let overview = timers.overview(0).map_err(|error| Problem::from(&error))?;
             Ok((overview.totals, timers.counts_are_exact()))
         })
         .await?;
-    let tallied = tally(&app, asked).await?;
+    let tallied = tally(&app, Asked::all_from(past)).await?;
     let due = tallied.due.unwrap_or_default();
     let body = Answer {
         as_of: format_time(app.clock.timestamp()),
@@ -173,6 +167,26 @@ pub(super) async fn stats(State(app): State<Arc<App>>, uri: Uri) -> Result<Respo
         exact: unless_exact(tallied.exact && due.exact),
     };
     Ok(answer(StatusCode::OK, &body))
+}
+
+/// How many pend that are due under a minute, under an hour, a day, a year, and later, each without those before, and
+/// whether these are all. Blocks for nobody, and waits for the other nodes as [`stats`] does.
+pub(crate) async fn ahead(app: &App) -> Result<([u64; 5], bool), Problem> {
+    let past = this_second(app);
+    let tallied = tally(app, Asked::all_from(past)).await?;
+    let due = tallied.due.unwrap_or_default();
+    let exact = tallied.exact && due.exact;
+    Ok((apart(&coming(&due.buckets, past)), exact))
+}
+
+/// What each has more than the one before.
+fn apart(within: &[Bucket]) -> [u64; 5] {
+    let (mut parts, mut before) = ([0; 5], 0);
+    for (part, within) in parts.iter_mut().zip(within) {
+        *part = within.timers.saturating_sub(before);
+        before = within.timers;
+    }
+    parts
 }
 
 /// How many are due within a minute, an hour, a day, a year and in all, from the end of the past on. Each ends where a
@@ -281,6 +295,19 @@ mod tests {
         for text in ["", "0s", "500ms", "1500ms", "367d", "-1s", "a second"] {
             assert_eq!(read_step(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_parts_of_what_comes_add_up_to_all() {
+        let within = [2, 2, 5, 6, 9].map(|count| {
+            Bucket::of(&DueBucket {
+                from: Timestamp::EPOCH,
+                until: Timestamp::MAX,
+                count,
+            })
+        });
+        assert_eq!(apart(&within), [2, 0, 3, 1, 3]);
+        assert_eq!(apart(&[]), [0; 5]);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod set;
 mod settle;
 mod simulate;
 mod snapshot;
+mod stats;
 mod table;
 mod text;
 pub mod transfer;
@@ -104,6 +105,8 @@ pub enum Command {
     Batch(batch::Batch),
     /// Show how many timers each queue has
     Queues(queues::Queues),
+    /// Show how many timers there are, are overdue, and are due when, over all queues and nodes
+    Stats(stats::Stats),
     /// Put, show and remove endpoints: where deliveries go, by name
     #[command(subcommand)]
     Endpoint(endpoint::Endpoint),
@@ -212,6 +215,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Job(job) => job.run(terminal).await,
         Command::Batch(batch) => batch.run(terminal).await,
         Command::Queues(queues) => queues.run(terminal).await,
+        Command::Stats(stats) => stats.run(terminal).await,
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,
         Command::Events(events) => events.run(terminal).await,

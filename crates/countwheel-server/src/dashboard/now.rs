@@ -16,6 +16,7 @@ use super::{Frame, answer};
 use crate::api::App;
 use crate::api::problem::Problem;
 use crate::api::request::Query;
+use crate::api::stats;
 
 /// How many dead letters the first page shows.
 const DEAD_SHOWN: usize = 8;
@@ -32,6 +33,7 @@ async fn page(app: &App, uri: &Uri) -> Result<Now, Problem> {
     // The page asks for no token, so where one is needed it names no timer.
     let with_names = !app.needs_token();
     let troubles = app.troubles();
+    let ahead = stats::ahead(app).await?;
     app.read(move |timers| {
         let figures = Figures::take(timers, troubles, now)?;
         let letters = if with_names && figures.totals.of(StateKind::Dead) > 0 {
@@ -39,7 +41,7 @@ async fn page(app: &App, uri: &Uri) -> Result<Now, Problem> {
         } else {
             Vec::new()
         };
-        Ok(Now::of(frame, &figures, letters))
+        Ok(Now::of(frame, &figures, ahead, letters))
     })
     .await
 }
@@ -58,6 +60,7 @@ struct Now {
     lateness: Vec<Figure>,
     coming: Vec<Figure>,
     to_come: String,
+    ahead: Ahead,
     queues: Vec<QueueLine>,
     queues_left_out: String,
     /// Whether some figures of overdue timers are too low.
@@ -88,6 +91,46 @@ struct Figure {
     value: String,
 }
 
+/// How many pending timers are due when.
+struct Ahead {
+    bars: Vec<Bar>,
+    /// Whether there may be more in any of them.
+    is_partial: bool,
+}
+
+struct Bar {
+    name: &'static str,
+    /// How long it is, and how long the longest may be.
+    part: u64,
+    all: u64,
+    timers: String,
+}
+
+/// What the parts of [`stats::ahead`] are.
+const AHEAD: [&str; 5] = [
+    "under 1 minute",
+    "1 minute to 1 hour",
+    "1 hour to 1 day",
+    "1 day to 1 year",
+    "over 1 year",
+];
+
+impl Ahead {
+    fn of((parts, exact): ([u64; 5], bool)) -> Self {
+        let all = parts.iter().sum::<u64>().max(1);
+        let bars = AHEAD.into_iter().zip(parts).map(|(name, part)| Bar {
+            name,
+            part,
+            all,
+            timers: count(part),
+        });
+        Self {
+            bars: bars.collect(),
+            is_partial: !exact,
+        }
+    }
+}
+
 struct QueueLine {
     name: String,
     link: String,
@@ -101,7 +144,7 @@ struct QueueLine {
 const NONE: &str = "–";
 
 impl Now {
-    fn of(frame: Frame, figures: &Figures, letters: Vec<Letter>) -> Self {
+    fn of(frame: Frame, figures: &Figures, ahead: ([u64; 5], bool), letters: Vec<Letter>) -> Self {
         let Figures {
             now,
             stats,
@@ -146,6 +189,7 @@ impl Now {
                 figure("queues", count(totals.queues)),
             ],
             to_come: at_most(figures.coming(), overdue.is_exact),
+            ahead: Ahead::of(ahead),
             queues: figures.queues.iter().map(QueueLine::of).collect(),
             queues_left_out: if left_out == 0 {
                 String::new()

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{Client, Directory, Server, Target, pause};
+use crate::support::{Client, Directory, Server, Target, pause, program};
 
 const STATS: &str = "/v1/stats";
 const DUE: &str = "/v1/stats/due";
@@ -107,6 +107,54 @@ fn figures_are_those_of_a_full_list_under_a_backlog_and_after_a_kill() {
         (&stats["in_flight"], &stats["nodes"]),
         (&json!(0), &json!(1))
     );
+
+    // The command says the same, a line of JSON or a table.
+    let all = command(&server, &["stats"]);
+    let says = |line: &str| all.lines().any(|told| told.starts_with(line));
+    assert!(
+        says("timers    1981 pending, 0 delivering, 0 done, 0 dead, in 1 queue"),
+        "{all}"
+    );
+    assert!(says("overdue   100, the oldest of "), "{all}");
+    assert!(all.trim_end().ends_with(" -  1881"), "{all}");
+    let json: Value = serde_json::from_str(&command(&server, &["stats", "--json"])).unwrap();
+    assert_eq!(json["timers"], stats["timers"]);
+    let due = command(&server, &["stats", "--due", "--step", "1d"]);
+    let counts = due.lines().skip(1).map(|line| {
+        let (_, count) = line.rsplit_once(' ').unwrap();
+        count.parse::<u64>().unwrap()
+    });
+    let counts: Vec<_> = counts.collect();
+    assert_eq!((counts[0], counts.iter().sum()), (100, 1_981), "{due}");
+    let due: Value =
+        serde_json::from_str(&command(&server, &["stats", "--due", "--json"])).unwrap();
+    assert_eq!(sum(&due["buckets"]), 1_881);
+    let step = program().args(["stats", "--step", "1d"]).output();
+    assert_eq!(step.unwrap().status.code(), Some(2));
+
+    // So does the first page.
+    let page = String::from_utf8(client.get("/").body).unwrap();
+    let rows = page.split("<tr>").filter(|row| row.contains("<meter"));
+    let counts = rows.map(|row| {
+        let (_, rest) = row.split_once("<td class=\"n\">").unwrap();
+        rest.split_once('<').unwrap().0.replace(',', "")
+    });
+    let counts: Vec<u64> = counts.map(|count| count.parse().unwrap()).collect();
+    assert_eq!((counts.len(), counts.iter().sum()), (5, 1_881), "{page}");
+    assert_eq!((counts[0], counts[4]), (0, 0), "{page}");
+    assert!(page.contains("href=\"/reference\""));
+}
+
+/// What a command prints.
+#[track_caller]
+fn command(server: &Server, arguments: &[&str]) -> String {
+    let output = program()
+        .args(arguments)
+        .args(["--server", &format!("http://{}", server.address)])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]

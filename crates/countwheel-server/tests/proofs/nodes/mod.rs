@@ -3,6 +3,7 @@
 //! The same on a small scale for the nodes of `dev --nodes`, of which nothing is left.
 
 mod limits;
+mod lists;
 mod moving;
 mod starts;
 mod troubles;

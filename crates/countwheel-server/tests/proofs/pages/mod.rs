@@ -197,6 +197,7 @@ fn the_pages_show_what_there_is() {
         ("dead", "/dead".to_owned()),
         ("queue", "/queue?name=payments.callbacks".to_owned()),
         ("timer", timer(LONG_QUEUE, HOSTILE[0])),
+        ("reference", "/reference".to_owned()),
     ];
     for theme in Theme::ALL {
         browser.theme(theme);
@@ -264,6 +265,16 @@ fn demand_figures(browser: &mut Browser) {
     assert_eq!(LATE, 1_240);
     assert_eq!(figure(browser, "overdue now"), "1,240");
     assert_eq!(figure(browser, "to come"), "1,052");
+    // Between two hours and a day, but for the nightly one, which may be as near as a minute.
+    let ahead = browser.run(
+        "return [...document.querySelectorAll('.ahead tbody tr')].map((tr) =>
+           [tr.cells[1].innerText, tr.querySelector('meter').value]);",
+    );
+    let part = |row: usize| ahead[row][1].as_u64().expect("a number");
+    assert_eq!((0..5).map(part).sum::<u64>(), ON_TIME + 1, "{ahead}");
+    assert!(part(2) >= ON_TIME && ahead[2][0].is_string(), "{ahead}");
+    let reference = "return document.querySelector('nav a[href=\"/reference\"]').innerText;";
+    assert_eq!(browser.run(reference), "Reference");
     let late = row(browser, "payments.callbacks");
     let expected = [
         "payments.callbacks",
