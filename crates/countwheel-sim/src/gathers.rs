@@ -205,6 +205,9 @@ struct Worked {
     acks: Instant,
 }
 
+/// From which start of a node to which start of another.
+type Connection = [(usize, NodeId); 2];
+
 struct World {
     random: Random,
     is_calm: bool,
@@ -217,8 +220,7 @@ struct World {
     timers: Vec<Timer>,
     nodes: Vec<Node>,
     workers: Vec<Worked>,
-    /// From which start of a node to which start of another: a connection is between two of them.
-    messages: BTreeMap<(Instant, u64), ([(usize, NodeId); 2], Message)>,
+    messages: BTreeMap<(Instant, u64), (Connection, Message)>,
     next: u64,
     report: Report,
     log: Log,
@@ -364,9 +366,11 @@ impl World {
             if entry.key().0 > self.now {
                 break;
             }
-            let (between, message) = entry.remove();
-            let [(from, _), (to, _)] = between;
-            let is_connected = between.iter().all(|(node, id)| self.nodes[*node].id == *id);
+            let (connection, message) = entry.remove();
+            let [(from, _), (to, _)] = connection;
+            let is_connected = connection
+                .iter()
+                .all(|(node, id)| self.nodes[*node].id == *id);
             if is_connected && self.nodes[to].killed_until <= self.now {
                 self.deliver(from, to, message);
             }
@@ -398,8 +402,8 @@ impl World {
         };
         let at = self.now + MILLISECOND * self.small(most);
         self.next += 1;
-        let between = [from, to].map(|node| (node, self.nodes[node].id));
-        self.messages.insert((at, self.next), (between, message));
+        let connection = [from, to].map(|node| (node, self.nodes[node].id));
+        self.messages.insert((at, self.next), (connection, message));
     }
 
     fn release(&mut self, leases: &[Lease]) {

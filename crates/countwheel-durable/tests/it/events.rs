@@ -203,6 +203,7 @@ fn what_a_copy_misses_is_a_gap() {
         term: 3,
         first,
         events: vec![event(first), event(first + 1)],
+        end: first + 1,
         is_closed: false,
     };
     assert!(copy.copy(7, Shard(2), told(1)));

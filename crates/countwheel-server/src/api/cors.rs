@@ -1,16 +1,18 @@
 //! Web pages of other origins (CORS): which of them may call, by a list that the operator gives.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderName, HeaderValue, Method, Request, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 use tower_service::Service;
 
+use super::App;
 use super::idempotency::{IDEMPOTENCY_KEY, REPLAYED};
 use crate::traced::{TRACEPARENT, TRACESTATE};
 
@@ -65,12 +67,8 @@ impl Origins {
         self.0.contains(origin)
     }
 
-    /// The same routes, which say to browsers whose pages may call.
-    pub(super) fn around(&self, router: Router) -> Router {
-        if self.0.is_empty() {
-            return router;
-        }
-        let layer = CorsLayer::new()
+    fn layer(&self) -> CorsLayer {
+        CorsLayer::new()
             .allow_origin(AllowOrigin::list(self.0.iter().cloned()))
             .allow_methods([
                 Method::GET,
@@ -100,24 +98,44 @@ impl Origins {
                 REPLAYED.clone(),
                 HeaderName::from_static("x-request-id"),
             ])
-            .max_age(KEPT);
-        let shared = router.clone().layer(layer);
-        router.layer(from_fn_with_state(shared, choose))
+            .max_age(KEPT)
     }
 }
 
+/// The same routes, which say to browsers whose pages may call.
+pub(super) fn around(app: &Arc<App>, router: Router) -> Router {
+    if app.cors.0.is_empty() {
+        return router;
+    }
+    let shared = router.clone().layer(app.cors.layer());
+    router.layer(from_fn_with_state((Arc::clone(app), shared), choose))
+}
+
 /// The layer takes each OPTIONS for a preflight. One that is none asks which methods a path takes.
-async fn choose(State(mut shared): State<Router>, request: Request<Body>, next: Next) -> Response {
+async fn choose(
+    State((app, mut shared)): State<(Arc<App>, Router)>,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
     let headers = request.headers();
-    let is_preflight = headers.contains_key(header::ORIGIN)
+    let is_options = request.method() == Method::OPTIONS;
+    let is_preflight = is_options
+        && headers.contains_key(header::ORIGIN)
         && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
-    if request.method() == Method::OPTIONS && !is_preflight {
+    if is_options && !is_preflight {
         return next.run(request).await;
     }
-    match shared.call(request).await {
+    let mut answer = match shared.call(request).await {
         Ok(answer) => answer,
         Err(never) => match never {},
+    };
+    if is_preflight {
+        // The layer answers a preflight itself, and what answers requests does not see it.
+        *answer.status_mut() = StatusCode::NO_CONTENT;
+        answer.headers_mut().remove(header::CONTENT_LENGTH);
+        super::mark(&mut answer, &app.request_id());
     }
+    answer
 }
 
 #[cfg(test)]

@@ -696,14 +696,14 @@ pub fn router(app: Arc<App>) -> Router {
         let receive = receive.patch(echo::receive).delete(echo::receive);
         router = router.route("/echo", receive);
     }
-    let cors = app.cors.clone();
+    let whole = Arc::clone(&app);
     let router = router
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(Arc::clone(&app), around))
         .with_state(app);
-    cors.around(router)
+    cors::around(&whole, router)
 }
 
 /// A path without a route: the name in it may be empty, else there is nothing here.
@@ -772,14 +772,7 @@ async fn around(
     if method == Method::OPTIONS && response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response = options(response.headers().get(header::ALLOW).cloned());
     }
-    let headers = response.headers_mut();
-    if let Ok(id) = HeaderValue::from_str(&id) {
-        headers.insert(HeaderName::from_static("x-request-id"), id);
-    }
-    headers.insert(
-        header::X_CONTENT_TYPE_OPTIONS,
-        HeaderValue::from_static("nosniff"),
-    );
+    mark(&mut response, &id);
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let status = response.status().as_u16();
     let took = app.clock.now().saturating_since(began);
@@ -792,6 +785,18 @@ async fn around(
         })
         .inc();
     response
+}
+
+/// What every answer carries.
+fn mark(response: &mut Response, id: &str) {
+    let headers = response.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(id) {
+        headers.insert(HeaderName::from_static("x-request-id"), id);
+    }
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
 }
 
 /// Answers here, or where the timers are by now. Waits while they change hands.

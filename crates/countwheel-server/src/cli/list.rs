@@ -110,7 +110,7 @@ impl List {
             next_attempts: self.include.contains(&Include::NextAttempts),
             bodies: self.body,
         };
-        let mut table = Table::new(header(listing));
+        let mut table = Table::new(header(listing).each_ref().map(String::as_str));
         while left > 0 {
             let (limit, after) = (left.min(PAGE), cursor.as_deref());
             let page = client.list_of(of, &filter, &listing, limit, after).await?;

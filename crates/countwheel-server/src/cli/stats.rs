@@ -39,8 +39,8 @@ impl Stats {
     async fn due(&self, client: &Client, terminal: &mut Terminal<'_>) -> Result<Exit, Failure> {
         let mut from: Option<String> = None;
         let mut table = Table::new(["FROM", "UNTIL", "TIMERS>"]);
-        let (mut exact, mut nodes) = (true, 0);
-        loop {
+        let mut exact = true;
+        let nodes = loop {
             let answer = client
                 .due_figures(from.as_deref(), Some(&self.step))
                 .await?;
@@ -57,12 +57,11 @@ impl Stats {
                 table.write(terminal.out)?;
             }
             exact &= due.exact;
-            nodes = due.nodes;
             if due.next.is_none() {
-                break;
+                break due.nodes;
             }
             from = answer.value.next;
-        }
+        };
         if !self.connection.json {
             unless_exact(exact, nodes, terminal)?;
         }

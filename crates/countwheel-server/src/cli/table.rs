@@ -16,11 +16,10 @@ pub(crate) struct Table<const N: usize> {
 
 impl<const N: usize> Table<N> {
     /// A table with this header; a column whose name ends with `>` is flush right.
-    pub(crate) fn new(header: [impl AsRef<str>; N]) -> Self {
-        let header = header.each_ref().map(AsRef::as_ref);
+    pub(crate) fn new(header: [&str; N]) -> Self {
         let mut table = Self {
             widths: [0; N],
-            right: header.map(|name: &str| name.ends_with('>')),
+            right: header.map(|name| name.ends_with('>')),
             rows: Vec::new(),
         };
         table.push(header.map(|name| name.trim_end_matches('>').to_owned()));
