@@ -200,19 +200,20 @@ fn queues_and_endpoints_that_change_are_told_of() {
     );
 }
 
-/// What the deliveries of a queue come to: one that is made, and one that is not.
+/// Sets a timer that is due at once, for the port 1 of a host.
+fn push(client: &mut Client, key: &str, host: &str) {
+    let set = json!({"in": 0, "target": {"url": format!("http://{host}:1/")},
+        "retry": {"fixed": 1, "max_attempts": 1}});
+    let path = format!("/v1/queues/pushed/timers/{key}");
+    let answer = client.json("PUT", &path, &set.to_string());
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
 #[test]
 fn what_becomes_of_attempts_is_told() {
     let (_directory, server, mut client) = start(&["--allow-target", "127.0.0.1"]);
     let mut stream = Stream::of(&server.address, "/v1/events?queue=pushed", None);
-    let mut push = |key: &str, host: &str| {
-        let set = json!({"in": 0, "target": {"url": format!("http://{host}:1/")},
-            "retry": {"fixed": 1, "max_attempts": 1}});
-        let path = format!("/v1/queues/pushed/timers/{key}");
-        let answer = client.json("PUT", &path, &set.to_string());
-        assert_eq!(answer.status, 201, "{answer:?}");
-    };
-    push("refused", "127.0.0.1");
+    push(&mut client, "refused", "127.0.0.1");
     let (kind, told) = stream.next();
     assert_eq!((&*kind, &told["state"]), ("set", &json!("pending")));
     let (kind, told) = stream.next();
@@ -231,9 +232,14 @@ fn what_becomes_of_attempts_is_told() {
         (&*kind, &told["state"], &told["dead_reason"]),
         ("dead", &json!("dead"), &json!("exhausted"))
     );
+}
 
-    // Where the name leads is seen at the attempt.
-    push("held", "localhost");
+#[test]
+fn an_attempt_that_is_not_made_is_told_as_held() {
+    let (_directory, server, mut client) = start(&[]);
+    let mut stream = Stream::of(&server.address, "/v1/events?queue=pushed", None);
+    // Where the name leads is seen at the attempt, and deliveries do not go there.
+    push(&mut client, "held", "localhost");
     assert_eq!(stream.kinds(2), ["set", "started"]);
     let (kind, told) = stream.next();
     assert_eq!(
