@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use countwheel_client::roots::of_program_and_system;
-pub(crate) use countwheel_client::roots::{add, of_program, trusting};
+pub(crate) use countwheel_client::roots::{add, certificates, of_program, trusting};
 use rustls::RootCertStore;
 
 /// Why the authorities of a file cannot be trusted.
