@@ -7,6 +7,7 @@ mod stats;
 mod tries;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -26,6 +27,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use rustls::ClientConfig;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -52,6 +54,20 @@ const FOREIGN_MAX_BYTES: usize = 100;
 
 /// The body of a request.
 type Sent = BoxBody<Bytes, std::io::Error>;
+
+/// What makes connections, and keeps them.
+fn connecting(tls: ClientConfig) -> HttpClient<HttpsConnector<HttpConnector>, Sent> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    connector.enforce_http(false);
+    connector.set_connect_timeout(Some(Duration::from_secs(5)));
+    let connector = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(connector);
+    HttpClient::builder(TokioExecutor::new()).build(connector)
+}
 
 /// An idempotency key that nobody has used: see [`Client::post`].
 ///
@@ -113,10 +129,6 @@ impl Client {
             value.set_sensitive(true);
             Ok(value)
         });
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.enforce_http(false);
-        connector.set_connect_timeout(Some(Duration::from_secs(5)));
         // To read the authorities of the system takes longer than most requests.
         let is_tls = server
             .get(..6)
@@ -126,18 +138,30 @@ impl Client {
         } else {
             roots::public()
         };
-        let connector = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(connector);
         Ok(Self {
-            http: HttpClient::builder(TokioExecutor::new()).build(connector),
+            http: connecting(tls),
             server: server.trim_end_matches('/').to_owned(),
             authorization: authorization.transpose()?,
             timeout: Self::TIMEOUT,
             retry: None,
         })
+    }
+
+    /// The same client, which trusts and shows what this says where it speaks TLS. See
+    /// [`roots::from_files`](crate::roots::from_files).
+    ///
+    /// ```
+    /// use countwheel_client::{Client, ClientError, roots};
+    ///
+    /// let tls = roots::from_files(&[], None)?;
+    /// let client = Client::new("https://timers.example:7743", Some("token"))?.with_tls(tls);
+    /// assert_eq!(client.server(), "https://timers.example:7743");
+    /// # Ok::<(), ClientError>(())
+    /// ```
+    #[must_use]
+    pub fn with_tls(mut self, tls: ClientConfig) -> Self {
+        self.http = connecting(tls);
+        self
     }
 
     /// The same client with another limit on how long a request may take.
@@ -2068,6 +2092,14 @@ pub enum ClientError {
     /// The token cannot be sent in a header. Nothing was sent.
     #[error("the token has characters that a header cannot carry")]
     Token,
+    /// A file with certificates or with a key cannot be used. Nothing was sent.
+    #[error("{}: {problem}", file.display())]
+    File {
+        /// Which.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The API has no words for the retry policy. Nothing was sent.
     #[error(transparent)]
     Policy(PolicyError),
@@ -2158,6 +2190,7 @@ impl ClientError {
         match self {
             Self::Address { .. } => "address",
             Self::Token => "token",
+            Self::File { .. } => "file",
             Self::Policy(_) => "policy",
             Self::Unreachable { .. } => "unreachable",
             Self::Broken { .. } => "broken",

@@ -96,11 +96,13 @@ pub enum TroubleReason {
     PeerCertificate,
     /// A node that lives cannot be reached by this one.
     PeersUnreachable,
+    /// The certificate that callers are shown was changed and cannot be used, or has ended.
+    TlsCertificate,
 }
 
 impl TroubleReason {
     /// Every reason.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::UnreadableRecord,
         Self::UnreadableIndex,
         Self::RunLeftAlone,
@@ -113,6 +115,7 @@ impl TroubleReason {
         Self::ClockOffset,
         Self::PeerCertificate,
         Self::PeersUnreachable,
+        Self::TlsCertificate,
     ];
 
     /// The reason as a metric's label has it.
@@ -131,6 +134,7 @@ impl TroubleReason {
             Self::ClockOffset => "clock_offset",
             Self::PeerCertificate => "peer_certificate",
             Self::PeersUnreachable => "peers_unreachable",
+            Self::TlsCertificate => "tls_certificate",
         }
     }
 }

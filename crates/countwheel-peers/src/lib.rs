@@ -87,7 +87,7 @@ pub use forwarder::Forwarder;
 #[cfg(feature = "planted-bugs")]
 pub use planted::{PlantedBug, plant};
 pub use server::PeerServer;
-pub use tls::PeerTls;
+pub use tls::{FileStamp, PeerTls};
 pub use words::Word;
 
 /// The example of the crate's README is compiled as well.

@@ -53,12 +53,35 @@ struct Files {
 }
 
 struct Seen {
-    stamps: [Stamp; 3],
+    stamps: [FileStamp; 3],
     problem: Option<String>,
 }
 
-/// What tells that a file is another one: when it was changed, how long it is, and its number.
-type Stamp = Option<(i64, i64, u64, u64)>;
+/// What tells that a file is another one: when it was changed, how long it is, and its number. A file that cannot be
+/// looked at has a stamp of its own.
+///
+/// ```
+/// use countwheel_peers::FileStamp;
+///
+/// let file = std::env::temp_dir().join(format!("stamp-{}", std::process::id()));
+/// let none = FileStamp::of(&file);
+/// std::fs::write(&file, "key")?;
+/// assert_ne!(FileStamp::of(&file), none);
+/// assert_eq!(FileStamp::of(&file), FileStamp::of(&file));
+/// # std::fs::remove_file(&file)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileStamp(Option<(i64, i64, u64, u64)>);
+
+impl FileStamp {
+    /// That of the file at `path` now; of a link, that of the file it leads to.
+    #[must_use]
+    pub fn of(path: &Path) -> Self {
+        let found = path.metadata().ok();
+        Self(found.map(|found| (found.mtime(), found.mtime_nsec(), found.len(), found.ino())))
+    }
+}
 
 /// What was read.
 struct Certificates {
@@ -184,11 +207,8 @@ impl PeerTls {
 }
 
 impl Files {
-    fn stamps(&self) -> [Stamp; 3] {
-        [&self.certificate, &self.key, &self.ca].map(|path| {
-            let found = path.metadata().ok()?;
-            Some((found.mtime(), found.mtime_nsec(), found.len(), found.ino()))
-        })
+    fn stamps(&self) -> [FileStamp; 3] {
+        [&self.certificate, &self.key, &self.ca].map(|path| FileStamp::of(path))
     }
 }
 

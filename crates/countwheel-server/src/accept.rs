@@ -19,18 +19,21 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 
 use crate::api::Barred;
-use crate::callers::{Caller, Preface, Proxies};
+use crate::callers::{Caller, Peer, Preface, Proxies, Source};
 use crate::framing::{HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::front::{Coming, Exchange, Front, Going, Streaming};
 use crate::leftover::{self, Lingering};
+use crate::listen::{Listener, Stream};
 use crate::places::{Place, Places};
 use crate::streams::{self, Answerer};
+use crate::tls::{Agreed, HANDSHAKE_DEADLINE, Handshake, ServerTls};
 
 /// How long the head of a request may take, and a connection may idle.
 const HEAD_DEADLINE: Duration = Duration::from_secs(30);
@@ -38,27 +41,13 @@ const HEAD_DEADLINE: Duration = Duration::from_secs(30);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(30);
 /// How long answers may take to leave when the service stops.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
-/// How many connections the system may keep that were not accepted yet.
-const BACKLOG: u32 = 4_096;
 /// So much is read at a time before it is known who sends it.
 const PREFACE_PIECE: usize = 512;
 
-/// Listens at `address`.
-pub(crate) fn listen(address: std::net::SocketAddr) -> io::Result<TcpListener> {
-    let socket = if address.is_ipv4() {
-        TcpSocket::new_v4()?
-    } else {
-        TcpSocket::new_v6()?
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// Answers the connections of `listener` until `stopped` says so, then lets the answers under way
+/// Answers the connections of all `listeners` until `stopped` says so, then lets the answers under way
 /// leave. Cuts off who does not send or read for half a minute.
 pub(crate) async fn accept(
-    listener: TcpListener,
+    listeners: Vec<Listener>,
     router: Router,
     places: Arc<Places>,
     proxies: Arc<Proxies>,
@@ -66,11 +55,12 @@ pub(crate) async fn accept(
 ) {
     let for_connections = stopped.clone();
     let mut connections = JoinSet::new();
+    let mut turn = 0;
     loop {
         // Before the next one: so there is a file for it.
         let accepted = async {
             places.all_gone().await;
-            listener.accept().await
+            next(&listeners, &mut turn).await
         };
         tokio::pin!(accepted);
         let accepted = loop {
@@ -82,12 +72,12 @@ pub(crate) async fn accept(
         };
         match accepted {
             None => break,
-            Some(Ok((stream, peer))) => {
-                let peer = peer.ip();
-                let is_proxy = proxies.trusts(peer);
-                let caller = (!is_proxy).then(|| Caller::from(peer));
+            Some(Ok((stream, source, tls))) => {
+                let is_proxy = proxies.trusts(source);
+                let caller = (!is_proxy).then(|| Caller::from(source));
                 let connection = Connection {
-                    peer,
+                    source,
+                    tls,
                     proxies: is_proxy.then(|| Arc::clone(&proxies)),
                     router: router.clone(),
                     exchange: Exchange::new(places.take(caller)),
@@ -101,12 +91,31 @@ pub(crate) async fn accept(
             }
         }
     }
-    drop(listener);
+    drop(listeners);
     let ended = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_ANSWERS, ended).await.is_err() {
         tracing::warn!("some connections were cut off");
     }
 }
+
+/// The next connection at any of `listeners`, which have the first look in turns.
+async fn next(listeners: &[Listener], turn: &mut usize) -> io::Result<Accepted> {
+    std::future::poll_fn(|context| {
+        for at in 0..listeners.len() {
+            let listener = &listeners[(*turn + at) % listeners.len()];
+            if let Poll::Ready(accepted) = listener.poll_accept(context) {
+                *turn = (*turn + at + 1) % listeners.len();
+                let (stream, source) = accepted?;
+                return Poll::Ready(Ok((stream, source, listener.tls().cloned())));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// A connection, who it comes from, and what its caller is shown.
+type Accepted = (Stream, Source, Option<Arc<ServerTls>>);
 
 /// Waits until `stopped` says so, or can never say it again.
 pub(crate) async fn told(stopped: &mut watch::Receiver<bool>) {
@@ -115,8 +124,10 @@ pub(crate) async fn told(stopped: &mut watch::Receiver<bool>) {
 
 /// A connection that came.
 struct Connection {
-    peer: IpAddr,
-    /// Those that are trusted, if the peer is one.
+    source: Source,
+    /// What its caller is shown, where TLS is spoken.
+    tls: Option<Arc<ServerTls>>,
+    /// Those that are trusted, if the source is one.
     proxies: Option<Arc<Proxies>>,
     router: Router,
     exchange: Arc<Exchange>,
@@ -124,7 +135,7 @@ struct Connection {
 
 impl Connection {
     /// Answers what comes on it. Ends at once when it has to make room.
-    async fn run(self, stream: TcpStream, stopped: watch::Receiver<bool>) {
+    async fn run(self, stream: Stream, stopped: watch::Receiver<bool>) {
         let exchange = Arc::clone(&self.exchange);
         tokio::select! {
             biased;
@@ -133,26 +144,25 @@ impl Connection {
         }
     }
 
-    async fn answer(self, mut stream: TcpStream, mut stopped: watch::Receiver<bool>) {
-        // An answer is one packet or a few: send it at once. If that fails, it is only slower.
-        stream.set_nodelay(true).unwrap_or_default();
+    async fn answer(self, mut stream: Stream, mut stopped: watch::Receiver<bool>) {
         let mut ahead = Vec::new();
-        let mut source = None;
+        let mut source = self.source;
         if let Some(proxies) = &self.proxies {
             let preface = tokio::select! {
                 preface = tokio::time::timeout(HEAD_DEADLINE, preface(&mut stream, &mut ahead)) => preface,
                 () = told(&mut stopped) => return,
             };
-            source = match preface {
-                Ok(Ok(source)) => source,
+            let said = match preface {
+                Ok(Ok(said)) => said,
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "a connection of a proxy ended badly");
                     return;
                 }
                 Err(_) => return,
             };
-            let caller = source.filter(|&source| !proxies.trusts(source));
+            let caller = said.filter(|&said| !proxies.trusts(said));
             self.exchange.place().is_from(caller.map(Caller::from));
+            source = said.map_or(source, Source::from);
         }
         let mut stream = Box::pin(TimeoutStream::new(stream));
         stream
@@ -162,12 +172,33 @@ impl Connection {
             stream,
             exchange: Arc::clone(&self.exchange),
         };
+        let (stream, agreed) = match &self.tls {
+            None => (Either::Left(stream), None),
+            Some(tls) => {
+                let stream = streams::behind(std::mem::take(&mut ahead), stream);
+                // Apart, so that connections without TLS have no memory for it.
+                let shaken = Box::pin(shake_hands(tls, stream, source));
+                let shaken = tokio::select! {
+                    shaken = shaken => shaken,
+                    () = told(&mut stopped) => return,
+                };
+                let Some((stream, agreed)) = shaken else {
+                    return;
+                };
+                (Either::Right(stream), Some(agreed))
+            }
+        };
+        let is_http2 = agreed.as_ref().map(|agreed| agreed.is_http2);
         let mut stream = Lingering::new(stream, self.exchange.lingers().clone());
         let exchange = Arc::clone(&self.exchange);
         // Nothing else is made for who sends nothing: there may be thousands of them.
         let first = async move {
-            if streams::speaks_http2(&mut stream, &mut ahead).await? {
+            // Where ALPN has chosen, nothing else is spoken.
+            if is_http2 != Some(false) && streams::speaks_http2(&mut stream, &mut ahead).await? {
                 return Ok(Some(Spoken::Two(stream, ahead)));
+            }
+            if is_http2 == Some(true) {
+                return Ok(None);
             }
             let mut stream = Front::new(stream, ahead, exchange);
             let passable = std::future::poll_fn(|context| stream.poll_passable(context));
@@ -181,13 +212,16 @@ impl Connection {
         let Ok(Ok(Some(spoken))) = first else {
             return;
         };
-        let source = source.unwrap_or(self.peer);
         let proxies = self.proxies.filter(|proxies| proxies.trusts(source));
+        let peer = Peer {
+            source,
+            certificate: agreed.and_then(|agreed| agreed.names),
+        };
         let stream = match spoken {
             Spoken::One(stream) => stream,
             Spoken::Two(stream, ahead) => {
                 let answerer = Answerer {
-                    source,
+                    peer,
                     proxies,
                     router: self.router,
                     exchange: self.exchange,
@@ -196,7 +230,7 @@ impl Connection {
             }
         };
         let service = Answering {
-            source,
+            peer,
             proxies,
             router: TowerToHyperService::new(self.router),
             exchange: self.exchange,
@@ -229,6 +263,30 @@ impl Connection {
     }
 }
 
+/// The handshake of TLS, within its time.
+async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
+    tls: &ServerTls,
+    stream: S,
+    source: Source,
+) -> Option<(Box<TlsStream<S>>, Agreed)> {
+    match tokio::time::timeout(HANDSHAKE_DEADLINE, tls.accept(stream)).await {
+        Ok(Ok((stream, agreed))) => {
+            tls.count(Handshake::Done);
+            Some((Box::new(stream), agreed))
+        }
+        Ok(Err(error)) => {
+            tracing::debug!(%source, %error, "a handshake of TLS failed");
+            tls.count(Handshake::Failed);
+            None
+        }
+        Err(_) => {
+            tracing::debug!(%source, "a handshake of TLS took too long");
+            tls.count(Handshake::Late);
+            None
+        }
+    }
+}
+
 /// What a caller speaks, once it has said something.
 enum Spoken<S> {
     /// HTTP/1: a whole head has come.
@@ -240,7 +298,7 @@ enum Spoken<S> {
 /// A stream on which an answer has to be read in time. While a request is answered as it is read, what the caller sends
 /// gives it time as well.
 struct Timed {
-    stream: Pin<Box<TimeoutStream<TcpStream>>>,
+    stream: Pin<Box<TimeoutStream<Stream>>>,
     exchange: Arc<Exchange>,
 }
 
@@ -307,7 +365,7 @@ impl AsyncWrite for Timed {
 
 /// Who a proxy says that it connects for, if it says so in a header of the PROXY protocol. What it
 /// sent after that is left in `ahead`.
-async fn preface(stream: &mut TcpStream, ahead: &mut Vec<u8>) -> io::Result<Option<IpAddr>> {
+async fn preface(stream: &mut Stream, ahead: &mut Vec<u8>) -> io::Result<Option<IpAddr>> {
     loop {
         match Preface::of(ahead) {
             Preface::None if !ahead.is_empty() => return Ok(None),
@@ -332,9 +390,8 @@ async fn preface(stream: &mut TcpStream, ahead: &mut Vec<u8>) -> io::Result<Opti
 
 /// The router, for one connection.
 struct Answering {
-    /// Who the connection comes from, as far as its own bytes say.
-    source: IpAddr,
-    /// Those that are trusted, if the source is one: so each request may be of another caller.
+    peer: Peer,
+    /// Those that are trusted, if the peer is one: so each request may be of another caller.
     proxies: Option<Arc<Proxies>>,
     router: TowerToHyperService<Router>,
     exchange: Arc<Exchange>,
@@ -358,8 +415,8 @@ impl Answering {
     /// On whose behalf the request is.
     fn caller_of<B>(&self, request: &Request<B>) -> Caller {
         match &self.proxies {
-            Some(proxies) => proxies.caller_of(request.headers(), self.source),
-            None => self.source.into(),
+            Some(proxies) => proxies.caller_of(request.headers(), self.peer.source),
+            None => self.peer.source.into(),
         }
     }
 }
@@ -377,6 +434,7 @@ impl Service<Request<Incoming>> for Answering {
         let fault = self.exchange.begin();
         let caller = self.caller_of(&request);
         request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(self.peer.clone());
         let streaming = Streaming::new(Arc::clone(&self.exchange));
         request.extensions_mut().insert(streaming);
         if let Some(barred) = fault.map(Barred::Framing).or_else(|| self.bars(caller)) {
@@ -410,5 +468,116 @@ impl Service<Request<Incoming>> for Answering {
             }
             Ok(answer.map(|body| Body::new(Going::new(body, exchange))))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+
+    use axum::Extension;
+    use axum::routing::get;
+    use rustls::{ClientConnection, StreamOwned};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::listen::At;
+    use crate::places::Limits;
+    use crate::tls::testing::{Made, trusting};
+
+    const ASK: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+
+    /// Answers with who asks.
+    fn serve(listeners: Vec<Listener>, proxies: &[&str]) -> watch::Sender<bool> {
+        let peer = |Extension(peer): Extension<Peer>| async move { peer.to_string() };
+        let router = Router::new().route("/", get(peer));
+        let proxies = proxies.iter().map(|text| text.parse().unwrap()).collect();
+        let proxies = Arc::new(Proxies::new(proxies));
+        let places = Places::new(64, Limits::default());
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(accept(listeners, router, places, proxies, stopped));
+        stop
+    }
+
+    fn loopback(tls: Option<&Arc<ServerTls>>) -> (Listener, SocketAddr) {
+        let at = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(&at, 0, tls.cloned()).unwrap();
+        let address = listener.listens().unwrap().at.address().unwrap();
+        (listener, address)
+    }
+
+    fn body(answer: &[u8]) -> &str {
+        let text = std::str::from_utf8(answer).unwrap();
+        text.split_once("\r\n\r\n").unwrap().1
+    }
+
+    #[tokio::test]
+    async fn each_request_has_the_peer_of_its_connection() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = At::Unix(directory.path().join("api.sock"));
+        let socket = Listener::bind(&at, 0o600, None).unwrap();
+        let (listener, address) = loopback(None);
+        let _stop = serve(vec![socket, listener], &[]);
+        let At::Unix(path) = at else { unreachable!() };
+        let mut stream = tokio::net::UnixStream::connect(path).await.unwrap();
+        stream.write_all(ASK).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        assert_eq!(body(&answer), format!("user {user}"));
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_all(ASK).await.unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(body(&answer), "127.0.0.1");
+    }
+
+    #[tokio::test]
+    async fn what_a_proxy_says_comes_before_the_handshake() {
+        let made = Made::new();
+        let tls = Arc::new(made.read_now().unwrap());
+        let (listener, address) = loopback(Some(&tls));
+        let _stop = serve(vec![listener], &["127.0.0.1/32"]);
+        let config = trusting(&made);
+        let asked = tokio::task::spawn_blocking(move || {
+            let host = "localhost".try_into().unwrap();
+            let mut session = ClientConnection::new(config, host).unwrap();
+            // In one piece with the hello.
+            let mut sent = b"PROXY TCP4 192.0.2.1 10.0.0.1 4711 80\r\n".to_vec();
+            session.write_tls(&mut sent).unwrap();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(&sent).unwrap();
+            let mut stream = StreamOwned::new(session, stream);
+            stream.write_all(ASK).unwrap();
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer).map(|_| answer)
+        });
+        let answer = asked.await.unwrap().unwrap();
+        assert_eq!(body(&answer), "192.0.2.1");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handshake_that_does_not_go_on_is_late() {
+        let made = Made::new();
+        let tls = Arc::new(made.read_now().unwrap());
+        let (listener, address) = loopback(Some(&tls));
+        let _stop = serve(vec![listener], &[]);
+        let hello: &[u8] = &[0x16, 3, 1, 1, 0, 1];
+        for (number, sent) in [b"", hello].into_iter().enumerate() {
+            let began = tokio::time::Instant::now();
+            let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.write_all(sent).await.unwrap();
+            let mut answer = Vec::new();
+            // With bytes that nobody has read, it is reset.
+            let _ended = stream.read_to_end(&mut answer).await;
+            let took = began.elapsed();
+            assert!(
+                HANDSHAKE_DEADLINE <= took && took < HEAD_DEADLINE,
+                "{took:?}"
+            );
+            let late = u64::try_from(number + 1).unwrap();
+            assert_eq!(tls.figures().handshakes[2], ("late", late));
+        }
     }
 }

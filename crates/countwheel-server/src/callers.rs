@@ -4,8 +4,11 @@
 //! has a whole /64 of IPv6, so the addresses of a /64 count as one. Behind a proxy every connection
 //! has the address of the proxy. The service believes a proxy about its callers if the operator
 //! trusts it, and no other peer.
+//! A caller at a socket of the file system has no address, and counts by its user.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use ipnet::IpNet;
@@ -23,19 +26,93 @@ const SECOND_LENGTH: std::ops::Range<usize> = 14..16;
 /// How the two versions of it begin.
 const PREFACES: [&[u8]; 2] = [b"PROXY ", b"\r\n\r\n\0\r\nQUIT\n"];
 
-/// Who counts as one: an IPv4 address, or a /64 of IPv6.
+/// Where a connection comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Caller(IpAddr);
+pub(crate) enum Source {
+    /// From this address.
+    Address(IpAddr),
+    /// From a process of this machine that runs as this user.
+    User(u32),
+}
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        Self::Address(address)
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::User(user) => write!(f, "user {user}"),
+        }
+    }
+}
+
+/// A name of the certificate that a caller has shown, and that an authority of the operator has signed.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) enum CertificateName {
+    /// A host, of the alternative names.
+    Dns(String),
+    /// A URI, of the alternative names, such as `spiffe://example.org/worker`.
+    Uri(String),
+    /// The common name of the subject, where there is neither of them.
+    Common(String),
+}
+
+impl fmt::Display for CertificateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, name) = match self {
+            Self::Dns(name) => ("dns", name),
+            Self::Uri(name) => ("uri", name),
+            Self::Common(name) => ("cn", name),
+        };
+        write!(f, "{kind}:{name}")
+    }
+}
+
+/// Who is at the other end of a connection, as far as the connection tells. Each request has it as an extension. It says
+/// nothing of who a proxy calls for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Peer {
+    /// Where it comes from; where a header of the PROXY protocol says it, what that says.
+    pub(crate) source: Source,
+    /// The names of the certificate that it has shown and that was verified; `None` without one.
+    pub(crate) certificate: Option<Arc<[CertificateName]>>,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.source.fmt(f)?;
+        let names = self.certificate.as_deref().unwrap_or_default();
+        names.iter().try_for_each(|name| write!(f, " {name}"))
+    }
+}
+
+/// Who counts as one: an IPv4 address, a /64 of IPv6, or a user of this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Caller(Source);
+
+impl From<Source> for Caller {
+    fn from(source: Source) -> Self {
+        match source {
+            Source::Address(address) => address.into(),
+            Source::User(_) => Self(source),
+        }
+    }
+}
 
 impl From<IpAddr> for Caller {
     fn from(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self(address.into()),
+        let address = match address.to_canonical() {
+            IpAddr::V4(address) => address.into(),
             IpAddr::V6(address) => {
                 let network = address.to_bits() & !u128::from(u64::MAX);
-                Self(Ipv6Addr::from_bits(network).into())
+                Ipv6Addr::from_bits(network).into()
             }
-        }
+        };
+        Self(Source::Address(address))
     }
 }
 
@@ -50,8 +127,11 @@ impl Proxies {
         Self(networks)
     }
 
-    /// Whether the peer at `address` is one of them.
-    pub(crate) fn trusts(&self, address: IpAddr) -> bool {
+    /// Whether the peer at `source` is one of them.
+    pub(crate) fn trusts(&self, source: impl Into<Source>) -> bool {
+        let Source::Address(address) = source.into() else {
+            return false;
+        };
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(&address))
     }
@@ -59,7 +139,7 @@ impl Proxies {
     /// Who sent a request that came from `peer`, if that is a proxy by its headers: the last address
     /// that is not one of the proxies themselves. What stands before it may be made up. Where
     /// something else than an address stands, it is the proxy that noted it.
-    pub(crate) fn caller_of(&self, headers: &HeaderMap, peer: IpAddr) -> Caller {
+    pub(crate) fn caller_of(&self, headers: &HeaderMap, peer: Source) -> Caller {
         let mut nearest = peer;
         if !self.trusts(peer) {
             return peer.into();
@@ -68,7 +148,7 @@ impl Proxies {
         let notes = lines.flat_map(|line| line.as_bytes().rsplit(|&byte| byte == b','));
         for note in notes {
             let Some(address) = address(note) else { break };
-            nearest = address;
+            nearest = address.into();
             if !self.trusts(address) {
                 break;
             }
@@ -161,6 +241,17 @@ mod tests {
     }
 
     #[test]
+    fn users_of_this_machine_are_callers_of_their_own_and_no_proxies() {
+        let caller = |user| Caller::from(Source::User(user));
+        assert_eq!(caller(7), caller(7));
+        assert_ne!(caller(7), caller(8));
+        assert_ne!(caller(0), Caller::from(ip("0.0.0.0")));
+        let all = ["0.0.0.0/0", "::/0"].map(|text| text.parse().unwrap());
+        let proxies = Proxies::new(all.to_vec());
+        assert!(proxies.trusts(ip("192.0.2.1")) && !proxies.trusts(Source::User(0)));
+    }
+
+    #[test]
     fn the_last_address_that_is_no_proxy_is_the_caller() {
         let networks = ["10.0.0.0/8", "2001:db8::/32"];
         let proxies = Proxies::new(networks.map(|text| text.parse().unwrap()).to_vec());
@@ -187,10 +278,10 @@ mod tests {
             for line in lines {
                 headers.append(FORWARDED_FOR, line.parse().unwrap());
             }
-            let found = proxies.caller_of(&headers, ip("10.0.0.1"));
+            let found = proxies.caller_of(&headers, ip("10.0.0.1").into());
             assert_eq!(found, Caller::from(ip(caller)), "{lines:?}");
             // Whoever is no proxy may write what he likes.
-            let found = proxies.caller_of(&headers, ip("192.0.2.9"));
+            let found = proxies.caller_of(&headers, ip("192.0.2.9").into());
             assert_eq!(found, Caller::from(ip("192.0.2.9")), "{lines:?}");
         }
     }

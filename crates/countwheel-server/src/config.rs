@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -31,15 +31,19 @@ use crate::egress::EgressProxy;
 use crate::events::STREAMS;
 use crate::flow::Flow;
 use crate::guard::{AllowedTarget, Targets};
+use crate::listen::{At, Listen};
 use crate::places::Limits;
 use crate::resources::sealed::Vault;
 use crate::scrub::Pace;
 use crate::server::StartError;
 use crate::shown::Showing;
 use crate::time::{format_time, parse_duration};
+use crate::tls::{self, CallersCa};
 
 /// A token that other machines may try has at least so many bits.
 pub(crate) const TOKEN_BITS: u32 = 128;
+/// Where it is listened if nothing is said.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7_070);
 /// The bit of a file's mode that lets every user of the machine read it.
 const READ_BY_OTHERS: u32 = 0o004;
 
@@ -113,9 +117,9 @@ pub struct Serve {
     /// This process as a node
     #[command(flatten)]
     pub node: NodeUse,
-    /// Where to listen; port 0 takes any free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070", value_parser = listen)]
-    pub listen: SocketAddr,
+    /// Where to listen, and how
+    #[command(flatten)]
+    pub listening: Listening,
     /// A file that holds what callers must show; COUNTWHEEL_TOKEN does the same. Needed to
     /// listen beyond this machine
     #[arg(long, value_name = "FILE")]
@@ -187,6 +191,95 @@ pub struct Serve {
     /// What is logged, and how
     #[command(flatten)]
     pub log: Log,
+}
+
+/// Where callers are listened for.
+#[derive(Args, Clone, Debug)]
+pub struct Listening {
+    /// Where to listen without TLS: an address, of which port 0 takes any free one, or a socket (unix:/path);
+    /// may be given more than once. 127.0.0.1:7070 if there is no --listen-tls either
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Vec<At>,
+    /// Where to listen with TLS; may be given more than once
+    #[arg(long, value_name = "ADDRESS", requires_all = ["tls_cert", "tls_key"])]
+    pub listen_tls: Vec<At>,
+    /// The certificate (PEM) that callers are shown, with those between it and its authority; read again when it changes
+    #[arg(long, value_name = "FILE", requires_all = ["listen_tls", "tls_key"])]
+    pub tls_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires_all = ["listen_tls", "tls_cert"])]
+    pub tls_key: Option<PathBuf>,
+    /// Certificates (PEM) that those of callers have to come from
+    #[arg(long, value_name = "FILE", requires = "listen_tls")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Whether callers have to show a certificate
+    #[arg(
+        long,
+        value_name = "WHETHER",
+        value_enum,
+        default_value_t,
+        requires = "tls_client_ca"
+    )]
+    pub tls_client_auth: ClientAuth,
+    /// The mode of sockets (unix:/path), in octal digits
+    #[arg(long, value_name = "MODE", default_value = "0600", value_parser = socket_mode)]
+    pub socket_mode: u32,
+}
+
+/// Whether callers have to show a certificate.
+#[derive(ValueEnum, Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum ClientAuth {
+    /// A caller without one is refused in the handshake.
+    #[default]
+    Required,
+    /// Callers without one are answered.
+    Optional,
+}
+
+impl Listening {
+    /// At all these places, of which one is at least.
+    pub(crate) fn places(&self) -> Vec<Listen> {
+        let plain = self.listen.iter().cloned().map(Listen::plain);
+        let tls = self.listen_tls.iter().map(|at| Listen {
+            at: at.clone(),
+            is_tls: true,
+        });
+        let mut places: Vec<_> = plain.chain(tls).collect();
+        if places.is_empty() {
+            places.push(Listen::plain(At::Tcp(DEFAULT_LISTEN)));
+        }
+        places
+    }
+
+    /// The first place that other machines can reach.
+    fn beyond(&self) -> Option<SocketAddr> {
+        let places = self.places().into_iter();
+        places
+            .filter(|place| !place.at.is_local())
+            .find_map(|place| place.at.address())
+    }
+
+    /// The files of TLS, if it is spoken.
+    ///
+    /// # Errors
+    /// [`StartError::KeysForAll`] if every user may read the key, and other machines reach the service.
+    pub(crate) fn tls(&self) -> Result<Option<tls::Files>, StartError> {
+        let (Some(certificate), Some(key)) = (self.tls_cert.clone(), self.tls_key.clone()) else {
+            return Ok(None);
+        };
+        if self.beyond().is_some() && is_read_by_others(&key) {
+            return Err(StartError::KeysForAll { path: key });
+        }
+        let callers = self.tls_client_ca.clone().map(|file| CallersCa {
+            file,
+            is_required: self.tls_client_auth == ClientAuth::Required,
+        });
+        Ok(Some(tls::Files {
+            certificate,
+            key,
+            callers,
+        }))
+    }
 }
 
 /// The URL of a database, which may have a password: it is not shown.
@@ -715,7 +808,8 @@ impl Dev {
                 origin: "--token".to_owned(),
             })
         });
-        needed(token.transpose()?, self.listen, "--token", None)
+        let beyond = (!self.listen.ip().is_loopback()).then_some(self.listen);
+        needed(token.transpose()?, beyond, "--token", None)
     }
 }
 
@@ -740,7 +834,8 @@ impl Serve {
             },
         };
         let how = "--token-file or COUNTWHEEL_TOKEN";
-        needed(token, self.listen, how, self.token_file.as_deref())
+        let beyond = self.listening.beyond();
+        needed(token, beyond, how, self.token_file.as_deref())
     }
 
     /// What seals secrets. Where no other machine asks for what is stored, they may be stored as they are.
@@ -748,7 +843,7 @@ impl Serve {
     /// # Errors
     /// If the file of keys cannot be used, or other users may read it and other machines reach the service.
     pub(crate) fn vault(&self) -> Result<Vault, StartError> {
-        let here = self.listen.ip().is_loopback();
+        let here = self.listening.beyond().is_none();
         let Some(file) = &self.secret_key_file else {
             return Ok(Vault::without_key(here));
         };
@@ -813,13 +908,13 @@ fn is_read_by_others(file: &Path) -> bool {
 /// Where other machines reach the service there has to be a token, and none that they find.
 fn needed(
     token: Option<Token>,
-    listen: SocketAddr,
+    beyond: Option<SocketAddr>,
     how: &'static str,
     file: Option<&Path>,
 ) -> Result<Option<Token>, StartError> {
-    if listen.ip().is_loopback() {
+    let Some(listen) = beyond else {
         return Ok(token);
-    }
+    };
     let Some(token) = token else {
         return Err(StartError::OpenToAll { listen, how });
     };
@@ -845,13 +940,23 @@ fn token_from(path: &Path) -> Result<Token, StartError> {
 }
 
 fn listen(text: &str) -> Result<SocketAddr, String> {
+    address(text).map_err(|_| "an address is such as 127.0.0.1:7070 or [::1]:7070".to_owned())
+}
+
+/// The bits of a socket's mode.
+fn socket_mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok();
+    mode.filter(|mode| *mode <= 0o777 && text.bytes().all(|byte| byte.is_ascii_digit()))
+        .ok_or_else(|| "a mode is such as 0600 or 0660".to_owned())
+}
+
+/// An address, where `localhost` is one.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, AddrParseError> {
     let address = match text.strip_prefix("localhost:") {
         Some(port) => format!("{}:{port}", Ipv4Addr::LOCALHOST),
         None => text.to_owned(),
     };
-    address
-        .parse()
-        .map_err(|_| "an address is such as 127.0.0.1:7070 or [::1]:7070".to_owned())
+    address.parse()
 }
 
 /// A network, or the one of a single address.

@@ -28,6 +28,7 @@ mod jobs;
 mod leftover;
 #[cfg(test)]
 mod limits;
+pub mod listen;
 pub mod maintain;
 pub mod memory;
 mod metrics;
@@ -45,6 +46,7 @@ mod shown;
 mod shutdown;
 mod streams;
 mod tally;
+mod tls;
 pub mod trace;
 mod traced;
 mod wishes;

@@ -1,6 +1,7 @@
 //! The metrics for Prometheus. `docs/metrics.md` explains each of them.
 
 mod node;
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use crate::events;
 use crate::places::Figures;
 use crate::pool::Phases;
 use crate::scrub::Progress;
+use crate::tls::TlsFigures;
 
 /// So many queues have series of their own: first those of which most is overdue, then those with the
 /// most dead timers.
@@ -91,6 +93,8 @@ pub(crate) struct Seen {
     pub(crate) troubles: Vec<Trouble>,
     pub(crate) scrub: Arc<Progress>,
     pub(crate) callers: Callers,
+    /// Where TLS is spoken to callers.
+    pub(crate) tls: Option<TlsFigures>,
     /// Of a node of a cluster.
     pub(crate) node: Option<NodeFigures>,
 }
@@ -108,6 +112,7 @@ pub(crate) fn text(
         troubles,
         scrub,
         callers,
+        tls,
         node,
     } = seen;
     let mut registry = Registry::with_prefix("countwheel");
@@ -125,6 +130,9 @@ pub(crate) fn text(
         callers,
         overview: overview.unwrap_or_default(),
     }));
+    if let Some(tls) = tls {
+        registry.register_collector(Box::new(tls));
+    }
     if let Some(node) = node {
         registry.register_collector(Box::new(node));
     }

@@ -1,13 +1,11 @@
 //! The authorities that deliveries trust: those of the public Internet that come with the program, those of the
 //! system, and those that the operator names.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use countwheel_client::roots::of_program_and_system;
-pub(crate) use countwheel_client::roots::{of_program, trusting};
+pub(crate) use countwheel_client::roots::{add, certificates, of_program, trusting};
 use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
 /// Why the authorities of a file cannot be trusted.
 #[derive(Debug, thiserror::Error)]
@@ -21,28 +19,12 @@ pub struct BadAuthorities {
 pub(crate) fn of_system_and(files: &[PathBuf]) -> Result<RootCertStore, BadAuthorities> {
     let mut roots = of_program_and_system();
     for file in files {
-        for certificate in certificates(file)? {
-            let added = roots.add(certificate);
-            added.map_err(|error| bad(file, error.to_string()))?;
-        }
+        add(&mut roots, file).map_err(|problem| BadAuthorities {
+            file: file.clone(),
+            problem,
+        })?;
     }
     Ok(roots)
-}
-
-fn bad(file: &Path, problem: String) -> BadAuthorities {
-    let file = file.to_owned();
-    BadAuthorities { file, problem }
-}
-
-/// The certificates of a file in PEM, one at least.
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, BadAuthorities> {
-    let read = std::fs::read(file).map_err(|error| bad(file, error.to_string()))?;
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read).collect();
-    match found {
-        Err(error) => Err(bad(file, error.to_string())),
-        Ok(found) if found.is_empty() => Err(bad(file, "it has no certificate in PEM".to_owned())),
-        Ok(found) => Ok(found),
-    }
 }
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ use crate::events::Events;
 use crate::gather::Leaser;
 use crate::guard::Targets;
 use crate::jobs;
+use crate::listen::{At, Listen, Listener, SocketFile};
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
@@ -59,6 +60,7 @@ use crate::roots::{self, BadAuthorities};
 use crate::scrub::{self, Pace};
 use crate::shutdown::{Cause, Signals};
 use crate::tally::Tally;
+use crate::tls::{self, BadTls, ServerTls};
 
 /// How often it is looked at how many files the store has.
 const FILES_EVERY: Duration = Duration::from_secs(1);
@@ -124,8 +126,8 @@ pub enum StartError {
     /// The port is taken, or the address is not this machine's.
     #[error("cannot listen on {listen}: {source}; choose another address with --listen")]
     Listen {
-        /// The address.
-        listen: SocketAddr,
+        /// The place.
+        listen: At,
         /// What the system said.
         source: io::Error,
     },
@@ -147,6 +149,14 @@ pub enum StartError {
         /// How many are needed for this directory.
         needed: usize,
     },
+    /// The certificate for callers cannot be used.
+    #[error(transparent)]
+    Tls(#[from] BadTls),
+    /// Other nodes and their callers have no way to this one.
+    #[error(
+        "a node of a cluster is reached at an address: give one with --listen or --listen-tls beside unix:/path"
+    )]
+    NoAddress,
     /// The authorities of a file cannot be trusted.
     #[error(transparent)]
     Authorities(#[from] BadAuthorities),
@@ -271,6 +281,7 @@ impl StartError {
                 | Self::KeysForAll { .. }
                 | Self::OpenPeers { .. }
                 | Self::Ports { .. }
+                | Self::NoAddress
         )
     }
 }
@@ -297,7 +308,9 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
                 keep_done: Some(args.keep_done),
             },
         },
-        listen: args.listen,
+        listen: args.listening.places(),
+        socket_mode: args.listening.socket_mode,
+        tls: args.listening.tls()?,
         token,
         vault,
         targets: args.targets(),
@@ -336,7 +349,9 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
             moved_to: None,
             keep_done: None,
         },
-        listen: args.listen,
+        listen: vec![Listen::plain(At::Tcp(args.listen))],
+        socket_mode: 0,
+        tls: None,
         token,
         vault: Vault::without_key(args.listen.ip().is_loopback()),
         targets: args.targets(),
@@ -568,13 +583,23 @@ impl Timekeeper {
     }
 }
 
+/// Where others reach what listens at these places, and by what scheme: at the first address that other machines
+/// reach, else at the first of all.
+fn reached(listens: &[Listen]) -> Option<(SocketAddr, &'static str)> {
+    let mut addresses = listens
+        .iter()
+        .filter_map(|it| Some((it.at.address()?, it.scheme())));
+    let first = addresses.clone().next();
+    addresses.find(|(at, _)| !at.ip().is_loopback()).or(first)
+}
+
 /// What this process says of itself as a node that listens there.
-fn node(node: &NodeUse, listens: SocketAddr) -> Result<Node, StartError> {
+fn node(node: &NodeUse, listens: SocketAddr, scheme: &str) -> Result<Node, StartError> {
     let half = || random().map(u128::from);
     Ok(Node {
         id: NodeId(half()? << 64 | half()?),
         name: node.name(listens),
-        api: format!("http://{}", node.advertised(listens)),
+        api: format!("{scheme}://{}", node.advertised(listens)),
         peers: None,
         weight: 100,
         version: VERSION.to_owned(),
@@ -615,7 +640,10 @@ fn retake(timers: &Timers, failed: &mpsc::UnboundedSender<String>) {
 /// A service to run.
 struct Service {
     place: Place,
-    listen: SocketAddr,
+    listen: Vec<Listen>,
+    /// The mode of sockets of the file system.
+    socket_mode: u32,
+    tls: Option<tls::Files>,
     token: Option<Token>,
     /// What seals secrets.
     vault: Vault,
@@ -649,6 +677,17 @@ impl Service {
         result
     }
 
+    /// Listens everywhere, or nowhere if one place cannot be had.
+    fn bind(&self, tls: Option<&Arc<ServerTls>>) -> Result<Vec<Listener>, StartError> {
+        let bound = self.listen.iter().map(|Listen { at, is_tls }| {
+            let tls = tls.filter(|_| *is_tls).cloned();
+            let listener = Listener::bind(at, self.socket_mode, tls);
+            let listen = at.clone();
+            listener.map_err(|source| StartError::Listen { listen, source })
+        });
+        bound.collect()
+    }
+
     async fn run_on(
         self,
         machine: &Arc<dyn Clock>,
@@ -656,11 +695,12 @@ impl Service {
     ) -> Result<ExitCode, StartError> {
         let mut signals = Signals::listen()?;
         // Before the store is touched: a port that is taken is the likeliest mistake.
-        let listener = accept::listen(self.listen).map_err(|source| StartError::Listen {
-            listen: self.listen,
-            source,
-        })?;
-        let address = listener.local_addr()?;
+        let tls = self.tls.clone();
+        let tls = tls.map(|files| ServerTls::read(files, machine.timestamp()));
+        let tls = tls.transpose()?.map(Arc::new);
+        let listeners = self.bind(tls.as_ref())?;
+        let listens: Result<Vec<_>, _> = listeners.iter().map(Listener::listens).collect();
+        let listens = listens?;
         let limit = descriptors::limit();
         // Before the store is opened: a start that is refused changes nothing.
         let needed = self.place.files();
@@ -744,7 +784,8 @@ impl Service {
         let (mut peers, mut lending) = (None, None);
         let joined = match (joining, &timekeeper) {
             (Some((registry, options)), Timekeeper::Cluster(clock)) => {
-                let mut node = node(&options, address)?;
+                let (address, scheme) = reached(&listens).ok_or(StartError::NoAddress)?;
+                let mut node = node(&options, address, scheme)?;
                 let tls = options.tls()?;
                 let map = Arc::new(Map::new(Way::of(tls.is_some())));
                 let config = PeersConfig {
@@ -839,7 +880,7 @@ impl Service {
         let app = app.with_tester(tester).with_tally(Arc::clone(&tally));
         let app = app.with_events(Arc::clone(&events));
         let app = app.with_cors(Origins::new(self.front.cors_origin.clone()));
-        let app = app.with_answers(self.keep_answers);
+        let app = app.with_answers(self.keep_answers).with_tls(tls.clone());
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
         let mut upkeep = JoinSet::new();
@@ -865,8 +906,12 @@ impl Service {
         upkeep.spawn(events.run());
         upkeep.spawn(jobs::run(timers.clone(), Arc::clone(&clock)));
         upkeep.spawn(tally.keep_looking());
+        if let Some(tls) = tls {
+            upkeep.spawn(keep_certificate(tls, Arc::clone(machine)));
+        }
+        let sockets: Vec<_> = listeners.iter().filter_map(Listener::file).collect();
         let serving = tokio::spawn(accept::accept(
-            listener,
+            listeners,
             router(Arc::clone(&app)),
             places,
             Arc::new(self.front.proxies()),
@@ -887,7 +932,7 @@ impl Service {
         tracing::info!(
             version = VERSION,
             data,
-            listen = %address,
+            listen = listed(&listens),
             token = with_token,
             targets = allowed,
             snapshots = may_snapshot,
@@ -895,7 +940,8 @@ impl Service {
         );
         let took = machine.now().saturating_since(began).as_millis();
         if self.dev.is_some() {
-            say(&banner(address, took, with_token));
+            let at = listens[0].at.address().expect("dev listens at an address");
+            say(&banner(at, took, with_token));
         } else {
             let node = joined.as_ref().map(|joined| {
                 let shards = timers.owned().len();
@@ -908,8 +954,13 @@ impl Service {
                 Some(_) => format!("{origin} {opened}"),
                 None => format!("{opened} {origin}"),
             };
+            let (first, others) = (&listens[0], listed(&listens[1..]));
+            let others = match others.is_empty() {
+                true => others,
+                false => format!(" also={others}"),
+            };
             say(&format!(
-                "ready http://{address}{node} pending={pending} {rest}"
+                "ready {first}{node} pending={pending} {rest}{others}"
             ));
         }
 
@@ -927,6 +978,7 @@ impl Service {
             if let Some(path) = temporary {
                 remove(&path);
             }
+            sockets.iter().for_each(SocketFile::remove);
             std::process::exit(code);
         });
         match &cause {
@@ -1075,6 +1127,22 @@ async fn keep_looking(timers: Timers, cluster: Option<Arc<Cluster>>, machine: Ar
     }
 }
 
+/// Reads the certificate that callers are shown again when it changes.
+async fn keep_certificate(tls: Arc<ServerTls>, machine: Arc<dyn Clock>) {
+    loop {
+        tokio::time::sleep(tls::LOOKED_EVERY).await;
+        let (looking, now) = (Arc::clone(&tls), machine.timestamp());
+        let looked = tokio::task::spawn_blocking(move || looking.look(now));
+        looked.await.unwrap_or_default();
+    }
+}
+
+/// These places, as one word.
+fn listed(listens: &[Listen]) -> String {
+    let listens: Vec<_> = listens.iter().map(ToString::to_string).collect();
+    listens.join(",")
+}
+
 /// Gives callers the files that the store does not need.
 async fn keep_places(places: Arc<Places>, budget: Budget, timers: Timers) {
     loop {
@@ -1099,7 +1167,8 @@ pub async fn accept(
     stopped: watch::Receiver<bool>,
 ) {
     let places = Places::new(connections, Limits::default());
-    accept::accept(listener, router, places, Arc::default(), stopped).await;
+    let listeners = vec![Listener::of(listener)];
+    accept::accept(listeners, router, places, Arc::default(), stopped).await;
 }
 
 /// How whoever started this starts the program.
@@ -1177,6 +1246,38 @@ fn remove(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_is_reached_where_other_machines_reach_it() {
+        let listens = |plain: &[&str], tls: &[&str]| {
+            let listen = |is_tls| {
+                move |text: &&str| Listen {
+                    at: text.parse().expect("a place"),
+                    is_tls,
+                }
+            };
+            let plain = plain.iter().map(listen(false));
+            plain
+                .chain(tls.iter().map(listen(true)))
+                .collect::<Vec<_>>()
+        };
+        let reached = |plain: &[&str], tls: &[&str]| {
+            let reached = reached(&listens(plain, tls));
+            reached.map(|(at, scheme)| format!("{scheme}://{at}"))
+        };
+        let found = |text: &str| Some(text.to_owned());
+        assert_eq!(reached(&["unix:/a"], &[]), None);
+        let here = "127.0.0.1:70";
+        assert_eq!(
+            reached(&["unix:/a", here], &[]),
+            found("http://127.0.0.1:70")
+        );
+        assert_eq!(reached(&[here], &["[::]:71"]), found("https://[::]:71"));
+        assert_eq!(reached(&[], &["[::1]:71"]), found("https://[::1]:71"));
+        let all = listed(&listens(&[here, "unix:/a"], &["[::]:71", "unix:/b"]));
+        let expected = "http://127.0.0.1:70,unix:/a,https://[::]:71,https+unix:/b";
+        assert_eq!(all, expected);
+    }
 
     #[test]
     fn standbys_are_one_word() {

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Cursor};
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +23,14 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, join, split};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, Chain, Join, ReadBuf, ReadHalf, WriteHalf, join, split,
+};
 use tokio::sync::{Notify, watch};
 
 use crate::accept::told;
 use crate::api::Barred;
-use crate::callers::{Caller, Proxies};
+use crate::callers::{Caller, Peer, Proxies};
 use crate::framing::{Fault, HEAD_MAX_BYTES, HEADERS_MAX};
 use crate::front::{Coming, Exchange, Streaming};
 use crate::places::Place;
@@ -81,11 +82,22 @@ pub(crate) async fn speaks_http2(
     }
 }
 
+/// A stream with what came ahead of it.
+pub(crate) type Behind<S> = Join<Chain<Cursor<Vec<u8>>, ReadHalf<S>>, WriteHalf<S>>;
+
+/// The stream with what came `ahead` of it.
+pub(crate) fn behind<S>(ahead: Vec<u8>, stream: S) -> Behind<S>
+where
+    S: AsyncRead + AsyncWrite,
+{
+    let (reading, writing) = split(stream);
+    join(Cursor::new(ahead).chain(reading), writing)
+}
+
 /// Who calls, and what answers.
 pub(crate) struct Answerer {
-    /// Who the connection comes from, as far as its own bytes say.
-    pub(crate) source: IpAddr,
-    /// Those that are trusted, if the source is one: so each request may be of another caller.
+    pub(crate) peer: Peer,
+    /// Those that are trusted, if the peer is one: so each request may be of another caller.
     pub(crate) proxies: Option<Arc<Proxies>>,
     pub(crate) router: Router,
     /// That of the connection.
@@ -104,13 +116,12 @@ pub(crate) async fn serve<S>(
 {
     let streams = Streams::new(Arc::clone(&answerer.exchange));
     let service = Answering {
-        source: answerer.source,
+        peer: answerer.peer,
         proxies: answerer.proxies,
         router: TowerToHyperService::new(answerer.router),
         streams: Arc::clone(&streams),
     };
-    let (reading, writing) = split(stream);
-    let stream = join(Cursor::new(ahead).chain(reading), writing);
+    let stream = behind(ahead, stream);
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
@@ -272,7 +283,7 @@ impl Drop for Open {
 
 /// The router, for one connection.
 struct Answering {
-    source: IpAddr,
+    peer: Peer,
     proxies: Option<Arc<Proxies>>,
     router: TowerToHyperService<Router>,
     streams: Arc<Streams>,
@@ -282,8 +293,8 @@ impl Answering {
     /// On whose behalf the request is.
     fn caller_of<B>(&self, request: &Request<B>) -> Caller {
         match &self.proxies {
-            Some(proxies) => proxies.caller_of(request.headers(), self.source),
-            None => self.source.into(),
+            Some(proxies) => proxies.caller_of(request.headers(), self.peer.source),
+            None => self.peer.source.into(),
         }
     }
 
@@ -343,6 +354,7 @@ impl Service<Request<Incoming>> for Answering {
         }
         let exchange = Exchange::new(place);
         request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(self.peer.clone());
         let streaming = Streaming::new(Arc::clone(&exchange));
         request.extensions_mut().insert(streaming);
         let coming = |body| Body::new(Coming::new(body, Arc::clone(&exchange)));

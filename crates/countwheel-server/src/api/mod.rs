@@ -62,6 +62,7 @@ use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
 use crate::answered::KeepAnswers;
 use crate::bodies::Bodies;
+use crate::callers::Peer;
 use crate::cluster::Cluster;
 use crate::dashboard;
 use crate::deliver::HttpHandler;
@@ -80,6 +81,7 @@ use crate::resources::{Catalogue, Resources};
 use crate::roots;
 use crate::scrub::Progress;
 use crate::tally::Tally;
+use crate::tls::{ServerTls, TlsFigures};
 
 /// How long an answer of a service on a database may take: a second longer than what is asked of another node.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(16);
@@ -184,6 +186,8 @@ pub struct App {
     keep_answers: KeepAnswers,
     /// The web pages that may call.
     cors: cors::Origins,
+    /// What callers are shown, where TLS is spoken.
+    tls: Option<Arc<ServerTls>>,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -282,6 +286,7 @@ impl App {
             stopping: watch::Sender::new(false),
             keep_answers: KeepAnswers::default(),
             cors: cors::Origins::default(),
+            tls: None,
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
@@ -309,6 +314,18 @@ impl App {
         self
     }
 
+    /// The same API, where callers are shown this.
+    #[must_use]
+    pub(crate) fn with_tls(mut self, tls: Option<Arc<ServerTls>>) -> Self {
+        self.tls = tls;
+        self
+    }
+
+    /// What the operator sees of the certificate that callers are shown.
+    pub(crate) fn tls(&self) -> Option<TlsFigures> {
+        self.tls.as_ref().map(|tls| tls.figures())
+    }
+
     /// What moves the timers into a database, if anything may.
     pub(crate) fn moves(&self) -> Option<&Arc<Moves>> {
         self.moves.as_ref()
@@ -332,7 +349,8 @@ impl App {
     /// What cannot be read or done, while everything else goes on.
     pub(crate) fn troubles(&self) -> Vec<Trouble> {
         let own = self.cluster().map(|cluster| cluster.troubles());
-        let own = own.into_iter().flatten();
+        let tls = self.tls.as_ref().and_then(|tls| tls.trouble());
+        let own = own.into_iter().flatten().chain(tls);
         self.timers.troubles().into_iter().chain(own).collect()
     }
 
@@ -762,6 +780,7 @@ async fn around(
     let began = app.clock.now();
     let method = request.method().clone();
     let uri = request.uri().clone();
+    let peer = request.extensions().get::<Peer>().cloned();
     let refusal = refusal(&app, &request);
     let mut response = match refusal {
         Some(problem) => problem.into_response(),
@@ -776,7 +795,8 @@ async fn around(
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let status = response.status().as_u16();
     let took = app.clock.now().saturating_since(began);
-    tracing::debug!(request = id, %method, path = uri.path(), status, ?took, "request");
+    let peer = peer.as_ref().map(tracing::field::display);
+    tracing::debug!(request = id, %method, path = uri.path(), status, ?took, peer, "request");
     app.requests
         .get_or_create(&RequestLabels {
             method: label(&method),

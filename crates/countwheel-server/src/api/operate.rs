@@ -115,7 +115,7 @@ pub(super) async fn metrics(
     let form = Form::of(&headers);
     let http = app.requests.clone();
     let scrub = app.scrub();
-    let callers = app.callers();
+    let (callers, tls) = (app.callers(), app.tls());
     let wall = app.clock.timestamp();
     let (cluster, troubles) = (app.cluster().cloned(), app.troubles());
     app.measure(move |timers| {
@@ -128,6 +128,7 @@ pub(super) async fn metrics(
             troubles,
             scrub,
             callers,
+            tls,
             node,
         };
         let text = metrics::text(timers, seen, &http, form)

@@ -1,6 +1,8 @@
 //! The options of every command: the server, the queue, the form of output.
 
-use crate::client::{Client, ClientError};
+use std::path::PathBuf;
+
+use crate::client::{Client, ClientError, roots};
 
 /// Which server.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,12 +24,37 @@ pub(crate) struct Service {
         hide_env_values = true
     )]
     pub(crate) token: Option<String>,
+    /// Trust the authorities of this file in PEM too, beside those of the system and those that come with the program;
+    /// may be given more than once
+    #[arg(long, value_name = "FILE", env = "COUNTWHEEL_SERVER_CA")]
+    pub(crate) server_ca: Vec<PathBuf>,
+    /// The certificate (PEM) to show to the server
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "COUNTWHEEL_CLIENT_CERT",
+        requires = "client_key"
+    )]
+    pub(crate) client_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "COUNTWHEEL_CLIENT_KEY",
+        requires = "client_cert"
+    )]
+    pub(crate) client_key: Option<PathBuf>,
 }
 
 impl Service {
     pub(crate) fn client(&self) -> Result<Client, ClientError> {
         let token = self.token.as_deref().filter(|token| !token.is_empty());
-        Client::new(&self.server, token)
+        let client = Client::new(&self.server, token)?;
+        let shows = self.client_cert.as_deref().zip(self.client_key.as_deref());
+        if self.server_ca.is_empty() && shows.is_none() {
+            return Ok(client);
+        }
+        Ok(client.with_tls(roots::from_files(&self.server_ca, shows)?))
     }
 }
 

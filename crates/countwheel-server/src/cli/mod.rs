@@ -377,7 +377,9 @@ impl Failure {
 
 fn exit_of(error: &ClientError) -> Exit {
     match error {
-        ClientError::Address { .. } | ClientError::Token => Exit::NotFound,
+        ClientError::Address { .. } | ClientError::Token | ClientError::File { .. } => {
+            Exit::NotFound
+        }
         ClientError::Refused(problem) => match problem.status {
             404 => Exit::NotFound,
             500.. => Exit::Unreachable,

@@ -20,6 +20,7 @@ use tokio::time::sleep;
 
 use crate::VERSION;
 use crate::config::Dev;
+use crate::listen::At;
 use crate::server::{StartError, TemporaryDirectory, program, say};
 use crate::shutdown::Signals;
 
@@ -99,7 +100,10 @@ impl Trial {
     async fn start(args: &Dev, addresses: &[SocketAddr]) -> Result<Self, StartError> {
         // Before anything is made: a port that is taken is the likeliest mistake.
         for &listen in addresses {
-            TcpListener::bind(listen).map_err(|source| StartError::Listen { listen, source })?;
+            TcpListener::bind(listen).map_err(|source| {
+                let listen = At::Tcp(listen);
+                StartError::Listen { listen, source }
+            })?;
         }
         let installed = Installed::find()?;
         let user = User::of_database()?;

@@ -13,9 +13,10 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 27] = [
+const ELSEWHERE: [&str; 28] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
+    "time for a handshake of TLS",
     "requests under way on a connection of HTTP/2",
     "what of its bodies has come, and nobody has read",
     "requests that a caller of HTTP/2 gives up before they are answered",

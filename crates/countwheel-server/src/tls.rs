@@ -1,0 +1,526 @@
+//! TLS on the listening side: the certificate that callers are shown, while its files change, and the certificates of
+//! callers.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use countwheel_durable::{Trouble, TroubleReason};
+use countwheel_peers::FileStamp;
+use countwheel_time::Timestamp;
+use parking_lot::{Mutex, RwLock};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::{TLS12, TLS13};
+use rustls::{RootCertStore, ServerConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use x509_cert::Certificate;
+use x509_cert::der::Decode;
+use x509_cert::der::asn1::{ObjectIdentifier, PrintableStringRef, Utf8StringRef};
+use x509_cert::ext::pkix::SubjectAltName;
+use x509_cert::ext::pkix::name::GeneralName;
+
+use crate::callers::CertificateName;
+use crate::roots;
+
+/// How long a handshake may take.
+pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// How often it is looked at the files.
+pub(crate) const LOOKED_EVERY: Duration = Duration::from_secs(1);
+/// How much of an answer may wait, encrypted, in front of its reader.
+const SEND_BUFFER: usize = 16 << 10;
+/// What callers may choose by ALPN, the best first.
+const HTTP_2: &[u8] = b"h2";
+const HTTP_1: &[u8] = b"http/1.1";
+/// The common name, in the subject of a certificate (RFC 5280).
+const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
+
+/// Why a certificate, its key or the authorities of callers cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}: {problem}", file.display())]
+pub struct BadTls {
+    file: PathBuf,
+    problem: String,
+}
+
+impl BadTls {
+    fn new(file: &Path, problem: impl Into<String>) -> Self {
+        Self {
+            file: file.to_owned(),
+            problem: problem.into(),
+        }
+    }
+}
+
+/// What is read.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    /// The certificate, and those between it and its authority.
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    /// What is asked of callers.
+    pub(crate) callers: Option<CallersCa>,
+}
+
+/// Which certificates callers show.
+#[derive(Clone, Debug)]
+pub(crate) struct CallersCa {
+    /// The authorities that they come from.
+    pub(crate) file: PathBuf,
+    /// Whether a caller without one is refused.
+    pub(crate) is_required: bool,
+}
+
+/// What callers are shown. It is read again when its files change.
+pub(crate) struct ServerTls {
+    files: Files,
+    /// What connections begin with.
+    current: RwLock<Arc<Shown>>,
+    seen: Mutex<Seen>,
+    done: AtomicU64,
+    failed: AtomicU64,
+    late: AtomicU64,
+}
+
+/// The files as they were when they were read last, and what was wrong with them.
+struct Seen {
+    stamps: Vec<FileStamp>,
+    problem: Option<BadTls>,
+    /// The time of the wall clock at the last look.
+    now: Timestamp,
+}
+
+struct Shown {
+    config: Arc<ServerConfig>,
+    not_after: Timestamp,
+}
+
+/// What the operator sees of it.
+#[derive(Clone, Debug)]
+pub(crate) struct TlsFigures {
+    /// When the certificate that is shown ends, or one between it and its authority.
+    pub(crate) not_after: Timestamp,
+    /// The file that cannot be used as it is now.
+    pub(crate) bad_file: Option<PathBuf>,
+    /// Handshakes by how they ended.
+    pub(crate) handshakes: [(&'static str, u64); 3],
+}
+
+/// How a handshake ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Handshake {
+    Done,
+    Failed,
+    Late,
+}
+
+/// What a handshake found out.
+#[derive(Debug)]
+pub(crate) struct Agreed {
+    /// Whether the caller chose HTTP/2.
+    pub(crate) is_http2: bool,
+    /// The names of the certificate that the caller has shown, which was verified.
+    pub(crate) names: Option<Arc<[CertificateName]>>,
+}
+
+impl ServerTls {
+    /// Reads the files.
+    pub(crate) fn read(files: Files, now: Timestamp) -> Result<Self, BadTls> {
+        // Before they are read: a change meanwhile is seen the next time.
+        let stamps = files.stamps();
+        let shown = files.read(now)?;
+        Ok(Self {
+            files,
+            current: RwLock::new(Arc::new(shown)),
+            seen: Mutex::new(Seen {
+                stamps,
+                problem: None,
+                now,
+            }),
+            done: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            late: AtomicU64::new(0),
+        })
+    }
+
+    /// Reads the files again if one of them has changed. What is read is shown on connections that begin from then on;
+    /// if it cannot be used, all stays as it was. Blocks.
+    pub(crate) fn look(&self, now: Timestamp) {
+        let stamps = self.files.stamps();
+        let mut seen = self.seen.lock();
+        seen.now = now;
+        // What is bad may become good without another change: a certificate begins.
+        if seen.stamps == stamps && seen.problem.is_none() {
+            return;
+        }
+        seen.stamps = stamps;
+        match self.files.read(now) {
+            Ok(shown) => {
+                let not_after = crate::time::format_time(shown.not_after);
+                let file = self.files.certificate.display();
+                tracing::info!(%file, not_after, "callers are shown this certificate from now on");
+                seen.problem = None;
+                *self.current.write() = Arc::new(shown);
+            }
+            Err(bad) => {
+                if seen.problem.as_ref() != Some(&bad) {
+                    let file = bad.file.display();
+                    let problem = &bad.problem;
+                    tracing::error!(%file, problem, "the certificate that callers are shown stays as it was");
+                }
+                seen.problem = Some(bad);
+            }
+        }
+    }
+
+    /// What is wrong with it, while everything goes on.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        let not_after = self.current.read().not_after;
+        let seen = self.seen.lock();
+        let ended = (seen.now > not_after).then(|| {
+            let ended = crate::time::format_time(not_after);
+            BadTls::new(&self.files.certificate, format!("it ended at {ended}"))
+        });
+        let BadTls { file, problem } = seen.problem.clone().or(ended)?;
+        Some(Trouble::new(
+            TroubleReason::TlsCertificate,
+            Some(file),
+            problem,
+        ))
+    }
+
+    pub(crate) fn figures(&self) -> TlsFigures {
+        let problem = self.seen.lock().problem.clone();
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        TlsFigures {
+            not_after: self.current.read().not_after,
+            bad_file: problem.map(|bad| bad.file),
+            handshakes: [
+                ("done", count(&self.done)),
+                ("failed", count(&self.failed)),
+                ("late", count(&self.late)),
+            ],
+        }
+    }
+
+    pub(crate) fn count(&self, ended: Handshake) {
+        let of = match ended {
+            Handshake::Done => &self.done,
+            Handshake::Failed => &self.failed,
+            Handshake::Late => &self.late,
+        };
+        of.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The handshake on a connection that has come.
+    pub(crate) async fn accept<S>(&self, stream: S) -> std::io::Result<(TlsStream<S>, Agreed)>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let config = Arc::clone(&self.current.read().config);
+        let bounded = |session: &mut rustls::ServerConnection| {
+            session.set_buffer_limit(Some(SEND_BUFFER));
+        };
+        let stream = TlsAcceptor::from(config)
+            .accept_with(stream, bounded)
+            .await?;
+        let (_, session) = stream.get_ref();
+        let shown = session.peer_certificates().and_then(<[_]>::first);
+        let agreed = Agreed {
+            is_http2: session.alpn_protocol() == Some(HTTP_2),
+            names: shown.map(|shown| names_of(shown).into()),
+        };
+        Ok((stream, agreed))
+    }
+}
+
+impl fmt::Debug for ServerTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerTls")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    fn stamps(&self) -> Vec<FileStamp> {
+        let callers = self.callers.iter().map(|callers| &callers.file);
+        let files = [&self.certificate, &self.key].into_iter().chain(callers);
+        files.map(|file| FileStamp::of(file)).collect()
+    }
+
+    fn read(&self, now: Timestamp) -> Result<Shown, BadTls> {
+        let bad = |problem: String| BadTls::new(&self.certificate, problem);
+        let chain = roots::certificates(&self.certificate).map_err(bad)?;
+        let mut not_after = Timestamp::from_micros(u64::MAX);
+        for certificate in &chain {
+            let (begins, ends) = validity(certificate).map_err(bad)?;
+            let shown = crate::time::format_time;
+            if now < begins {
+                return Err(bad(format!("the certificate begins at {}", shown(begins))));
+            }
+            if now > ends {
+                return Err(bad(format!("the certificate ended at {}", shown(ends))));
+            }
+            not_after = not_after.min(ends);
+        }
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|error| match error {
+            rustls::pki_types::pem::Error::NoItemsFound => {
+                BadTls::new(&self.key, "it has no private key in PEM")
+            }
+            error => BadTls::new(&self.key, error.to_string()),
+        })?;
+        // The provider is named: another one in the process changes nothing here.
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13, &TLS12])
+            .map_err(|error| bad(error.to_string()))?;
+        let config = match &self.callers {
+            None => config.with_no_client_auth(),
+            Some(callers) => {
+                let bad = |problem| BadTls::new(&callers.file, problem);
+                let mut roots = RootCertStore::empty();
+                roots::add(&mut roots, &callers.file).map_err(bad)?;
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                let verifier = match callers.is_required {
+                    true => verifier,
+                    false => verifier.allow_unauthenticated(),
+                };
+                let verifier = verifier.build().map_err(|error| bad(error.to_string()))?;
+                config.with_client_cert_verifier(verifier)
+            }
+        };
+        let config = config.with_single_cert(chain, key);
+        let mut config = config.map_err(|error| match error {
+            rustls::Error::InvalidCertificate(_) => bad(error.to_string()),
+            rustls::Error::InconsistentKeys(_) => {
+                let certificate = self.certificate.display();
+                let problem = format!("it is not the key of the certificate in {certificate}");
+                BadTls::new(&self.key, problem)
+            }
+            error => BadTls::new(&self.key, error.to_string()),
+        })?;
+        config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
+        if self.callers.is_some() {
+            // A session that is resumed is not verified again: its certificate may have ended.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+        }
+        Ok(Shown {
+            config: Arc::new(config),
+            not_after,
+        })
+    }
+}
+
+fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, String> {
+    Certificate::from_der(certificate).map_err(|error| format!("the certificate: {error}"))
+}
+
+/// From when to when a certificate is good.
+fn validity(certificate: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), String> {
+    let validity = parsed(certificate)?.tbs_certificate.validity;
+    let at = |time: x509_cert::time::Time| {
+        let micros = u64::try_from(time.to_unix_duration().as_micros()).unwrap_or(u64::MAX);
+        Timestamp::from_micros(micros)
+    };
+    Ok((at(validity.not_before), at(validity.not_after)))
+}
+
+/// The names of a certificate: those of hosts and the URIs among its alternative names, else the common name of its
+/// subject. None if it has none of them, or cannot be read.
+fn names_of(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
+    let Ok(certificate) = parsed(certificate) else {
+        return Vec::new();
+    };
+    let certificate = certificate.tbs_certificate;
+    // One that says them twice, or in a way that nobody can read, has no other name instead.
+    let Ok(alternative) = certificate.get::<SubjectAltName>() else {
+        return Vec::new();
+    };
+    let alternative = alternative.map(|(_, SubjectAltName(names))| names);
+    let named = alternative.into_iter().flatten();
+    let named = named.filter_map(|name| match name {
+        GeneralName::DnsName(name) => Some(CertificateName::Dns(name.as_str().to_owned())),
+        GeneralName::UniformResourceIdentifier(uri) => {
+            Some(CertificateName::Uri(uri.as_str().to_owned()))
+        }
+        _ => None,
+    });
+    let named: Vec<_> = named.collect();
+    if !named.is_empty() {
+        return named;
+    }
+    let parts = certificate.subject.0.iter().flat_map(|part| part.0.iter());
+    let common = parts.filter(|part| part.oid == COMMON_NAME);
+    let text = common.filter_map(|part| {
+        let utf8 = part.value.decode_as::<Utf8StringRef<'_>>();
+        let utf8 = utf8.map(|text| text.as_str().to_owned());
+        let printable = || part.value.decode_as::<PrintableStringRef<'_>>();
+        utf8.or_else(|_| printable().map(|text| text.as_str().to_owned()))
+            .ok()
+    });
+    text.map(CertificateName::Common).collect()
+}
+
+/// Certificates to try things with.
+#[cfg(test)]
+pub(crate) mod testing {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+    use rustls::ClientConfig;
+
+    use super::*;
+
+    /// A certificate of its own making for `localhost`, good from 2020 to 2100, and its files.
+    pub(crate) struct Made {
+        pub(crate) directory: tempfile::TempDir,
+    }
+
+    impl Made {
+        pub(crate) fn new() -> Self {
+            let made = Self {
+                directory: tempfile::tempdir().unwrap(),
+            };
+            made.write(2_020, 2_100);
+            made
+        }
+
+        /// Puts another certificate there.
+        pub(crate) fn write(&self, begins: i32, ends: i32) {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+            params.not_before = date_time_ymd(begins, 1, 1);
+            params.not_after = date_time_ymd(ends, 1, 1);
+            let certificate = params.self_signed(&key).unwrap();
+            let files = self.files();
+            std::fs::write(files.certificate, certificate.pem()).unwrap();
+            std::fs::write(files.key, key.serialize_pem()).unwrap();
+        }
+
+        pub(crate) fn files(&self) -> Files {
+            let file = |name| self.directory.path().join(name);
+            Files {
+                certificate: file("certificate.pem"),
+                key: file("key.pem"),
+                callers: None,
+            }
+        }
+
+        /// In 2026.
+        pub(crate) fn read_now(&self) -> Result<ServerTls, BadTls> {
+            ServerTls::read(self.files(), at("2026-01-01T00:00:00Z"))
+        }
+    }
+
+    pub(crate) fn at(text: &str) -> Timestamp {
+        crate::time::parse_time(text).unwrap()
+    }
+
+    /// A caller that trusts what was made.
+    pub(crate) fn trusting(made: &Made) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots::add(&mut roots, &made.files().certificate).unwrap();
+        Arc::new(roots::trusting(roots))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+
+    use super::testing::{Made, at};
+    use super::*;
+
+    #[test]
+    fn a_certificate_counts_by_the_time_that_it_is_told() {
+        let made = Made::new();
+        let end = at("2100-01-01T00:00:00Z");
+        let read = |now| ServerTls::read(made.files(), at(now));
+        for (now, why) in [
+            ("2019-12-31T23:59:59Z", "begins at 2020-01-01"),
+            ("2100-01-01T00:00:01Z", "ended at 2100-01-01"),
+        ] {
+            let bad = read(now).unwrap_err();
+            assert_eq!(bad.file, made.files().certificate);
+            assert!(bad.to_string().contains(why), "{bad}");
+        }
+        let tls = read("2020-01-01T00:00:00Z").unwrap();
+        assert_eq!(tls.figures().not_after, end);
+        tls.look(end);
+        assert!(tls.trouble().is_none());
+        // It goes on, since there is nothing better.
+        tls.look(end + Duration::from_secs(1));
+        let trouble = tls.trouble().unwrap().to_string();
+        assert!(trouble.starts_with("tls_certificate: "), "{trouble}");
+        assert!(trouble.contains("it ended at 2100-01-01"), "{trouble}");
+    }
+
+    #[test]
+    fn a_change_is_taken_once_it_is_good() {
+        let made = Made::new();
+        let tls = made.read_now().unwrap();
+        let now = at("2026-01-01T00:00:00Z");
+        let first = Arc::clone(&tls.current.read().config);
+        let is_first = || Arc::ptr_eq(&first, &tls.current.read().config);
+        tls.look(now);
+        assert!(is_first());
+        // One that begins later is taken then, without another change.
+        made.write(2_030, 2_101);
+        tls.look(now);
+        assert!(is_first());
+        let figures = tls.figures();
+        assert_eq!(figures.bad_file, Some(made.files().certificate));
+        assert!(tls.trouble().is_some());
+        tls.look(at("2030-01-01T00:00:00Z"));
+        assert!(!is_first() && tls.trouble().is_none());
+        assert_eq!(tls.figures().not_after, at("2101-01-01T00:00:00Z"));
+        assert_eq!(tls.figures().bad_file, None);
+        // The key of another certificate, and one that is gone.
+        let other = Made::new();
+        std::fs::copy(other.files().key, made.files().key).unwrap();
+        tls.look(at("2030-01-01T00:00:00Z"));
+        assert_eq!(tls.figures().bad_file, Some(made.files().key));
+        std::fs::remove_file(made.files().key).unwrap();
+        tls.look(at("2030-01-01T00:00:00Z"));
+        assert_eq!(tls.figures().bad_file, Some(made.files().key));
+        assert_eq!(tls.figures().not_after, at("2101-01-01T00:00:00Z"));
+    }
+
+    #[test]
+    fn the_names_of_a_certificate_are_those_that_are_verified() {
+        let names = |change: fn(&mut CertificateParams)| {
+            let key = KeyPair::generate().unwrap();
+            let mut params = CertificateParams::new(Vec::new()).unwrap();
+            params.distinguished_name = rcgen::DistinguishedName::new();
+            change(&mut params);
+            let certificate = params.self_signed(&key).unwrap();
+            let names = names_of(certificate.der());
+            names.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert!(names(|_| {}).is_empty());
+        let both = names(|params| {
+            let name = &mut params.distinguished_name;
+            name.push(DnType::CommonName, "not this");
+            params.subject_alt_names = vec![
+                SanType::DnsName("a.example".try_into().unwrap()),
+                SanType::IpAddress([192, 0, 2, 1].into()),
+                SanType::URI("spiffe://a/b".try_into().unwrap()),
+            ];
+        });
+        assert_eq!(both, ["dns:a.example", "uri:spiffe://a/b"]);
+        let common = names(|params| {
+            let name = &mut params.distinguished_name;
+            name.push(DnType::OrganizationName, "not this");
+            name.push(DnType::CommonName, "uri:worker 7");
+            params.subject_alt_names = vec![SanType::IpAddress([192, 0, 2, 1].into())];
+        });
+        assert_eq!(common, ["cn:uri:worker 7"]);
+        assert!(names_of(&CertificateDer::from(b"none".as_slice())).is_empty());
+    }
+}
