@@ -30,7 +30,7 @@ use crate::roots;
 
 /// How long a handshake may take.
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
-/// How often it is looked at the files.
+/// How often the files are looked at.
 pub(crate) const LOOKED_EVERY: Duration = Duration::from_secs(1);
 /// How much of an answer may wait, encrypted, in front of its reader.
 const SEND_BUFFER: usize = 16 << 10;
