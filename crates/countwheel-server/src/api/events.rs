@@ -620,7 +620,8 @@ mod tests {
     use tokio::net::TcpSocket;
 
     use super::*;
-    use crate::accept::{accept, listen};
+    use crate::accept::accept;
+    use crate::listen::Listener;
     use crate::places::{self, Places as Connections};
 
     const LEASE: Lease = Lease {
@@ -737,8 +738,9 @@ mod tests {
 
     /// Answers streams of these events to whoever comes.
     async fn serve(events: &Arc<Events>) -> (std::net::SocketAddr, watch::Sender<bool>) {
-        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = listener.local_addr().unwrap();
+        let at = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(&at, 0, None).unwrap();
+        let address = listener.listens().unwrap().at.address().unwrap();
         let (stop, stopped) = watch::channel(false);
         let (for_streams, stopping) = (Arc::clone(events), stopped.clone());
         let route = get(move |request: Request<Body>| {
@@ -752,7 +754,7 @@ mod tests {
         let router = Router::new().route("/", route);
         let connections = Connections::new(8, places::Limits::default());
         tokio::spawn(accept(
-            listener,
+            vec![listener],
             router,
             connections,
             Arc::default(),

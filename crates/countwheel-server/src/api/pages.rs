@@ -34,6 +34,8 @@ const PIECE: usize = 32;
 /// How many timers are read at a time to look for tags, at first and later.
 const TAGGED_PIECE: usize = 256;
 const TAGGED_PIECE_MAX: usize = 512;
+/// So many timers of several queues a page looks at for tags. They lie apart on the disk.
+const TAGGED_ACROSS_MAX: usize = 2_048;
 /// A page is short if its text is no longer than this.
 const SHORT_BYTES: usize = 64 << 10;
 /// The texts of all pages that are longer, and are read whole before they leave, take so many KiB at the most.
@@ -234,11 +236,15 @@ impl Rest {
             page.next = page.records.last().map(|record| place(shards, record));
         }
         self.limit -= page.records.len();
+        let looked_most = match self.list.scope {
+            Scope::All(_) => TAGGED_ACROSS_MAX,
+            Scope::Queue(_) => Filter::SCAN_LIMIT,
+        };
         // A page that is short has come to its end, or looked at as much as it may.
         let goes_on = read == asked
             && self.limit > 0
             && self.payload_bytes < Filter::PAGE_MAX_BYTES
-            && (tags.is_empty() || self.looked < Filter::SCAN_LIMIT);
+            && (tags.is_empty() || self.looked < looked_most);
         self.after = page.next;
         let end = End {
             at: page.next,
