@@ -12,8 +12,8 @@ impl Client {
     /// are due within a minute, an hour, a day and a year.
     ///
     /// ```no_run
-    /// # async fn doc() -> Result<(), countwheel_client::client::ClientError> {
-    /// let client = countwheel_client::client::Client::new("http://127.0.0.1:7070", None)?;
+    /// # async fn doc() -> Result<(), countwheel_client::ClientError> {
+    /// let client = countwheel_client::Client::new("http://127.0.0.1:7070", None)?;
     /// let figures = client.figures().await?.value;
     /// println!("{} timers pend", figures.timers.pending);
     /// for span in client.due_figures(None, Some("1h")).await?.value.buckets {
