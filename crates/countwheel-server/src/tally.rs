@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::cluster::joined::Map;
 
 /// What begins a word about figures. Words about limits begin with less, and words about leases with 64.
-const MARK: u8 = 65;
+const MARK: u8 = 66;
 
 /// How long another node may take to say its figures.
 const ANSWERS: Duration = Duration::from_secs(1);
