@@ -40,8 +40,8 @@ export class Service {
       const read = (piece: Buffer) => {
         text += piece.toString();
         this.log = text;
-        const listening = /started .*listen=(\S+)/.exec(text.replace(/\x1b\[[0-9;]*m/g, ""));
-        if (listening !== null) resolve(`http://${listening[1]}`);
+        const listening = /started .*listen="(http:\S+)"/.exec(text.replace(/\x1b\[[0-9;]*m/g, ""));
+        if (listening?.[1] !== undefined) resolve(listening[1]);
       };
       process.stdout.on("data", read);
       process.stderr.on("data", read);
