@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::cluster::joined::Map;
+use crate::word::About;
 
 /// How many streams of events there may be at a time, unless said otherwise.
 pub(crate) const STREAMS: usize = 1_024;
@@ -34,8 +35,6 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 const HEARD_WITHIN: Duration = Duration::from_millis(2_500);
 /// About how many events one answer has at the most.
 const EVENTS_TOLD: usize = 8_192;
-/// What begins a word about events. Words about leases begin with another, those about limits with no such byte.
-const MARK: u8 = 65;
 
 /// What one node asks of another. The answer is a [`ToldEvents`].
 #[derive(Debug, Serialize, Deserialize)]
@@ -259,10 +258,7 @@ impl Events {
 
     /// Answers a word of another node; `None` if it is not about events.
     pub(crate) fn word(&self, word: &[u8]) -> Option<Option<Vec<u8>>> {
-        let Some((&MARK, word)) = word.split_first() else {
-            return None;
-        };
-        let Ok(Said::Asks(known)) = postcard::from_bytes(word) else {
+        let Ok(Said::Asks(known)) = postcard::from_bytes(About::Events.said(word)?) else {
             return Some(None);
         };
         let told = self.copies.answer(&known, EVENTS_TOLD);
@@ -277,19 +273,13 @@ async fn ask(
     address: String,
     known: &KnownEvents,
 ) -> Option<ToldEvents> {
-    let word = said_of(&Said::Asks(known.clone()))?;
+    let word = About::Events.word(&Said::Asks(known.clone()))?;
     let answer = others.forwarder.say(node, &address, word);
     let answer = tokio::time::timeout(ANSWERED_WITHIN, answer).await;
     let Ok(Ok(Word::Answered(answer))) = answer else {
         return None;
     };
     postcard::from_bytes(&answer).ok()
-}
-
-fn said_of(said: &Said) -> Option<Vec<u8>> {
-    let mut word = vec![MARK];
-    word.extend(postcard::to_allocvec(said).ok()?);
-    Some(word)
 }
 
 /// Waits for all of them, which go on beside each other.

@@ -28,9 +28,8 @@ use crate::cluster::joined::Map;
 use crate::pull::{
     Desk, GLANCE, LEASE_MAX, LEASE_MIN, LEASED_MAX_BYTES, LEASES_MAX, Leased, QUEUES_MAX, Wanted,
 };
+use crate::word::About;
 
-/// What the words about leases begin with: an earlier version understands no such word.
-const MARK: u8 = 64;
 /// How long one question waits at another node for what comes due. A call that goes on asks again.
 const SLICE: Duration = Duration::from_secs(5);
 /// How much longer an answer may take.
@@ -398,7 +397,7 @@ impl Leaser {
         word: &[u8],
         tell: TellWord,
     ) -> Option<TellWord> {
-        let Some((&MARK, word)) = word.split_first() else {
+        let Some(word) = About::Leases.said(word) else {
             return Some(tell);
         };
         match postcard::from_bytes(word) {
@@ -486,9 +485,7 @@ impl Leaser {
     ) -> Option<Option<Vec<u8>>> {
         let told = {
             let forwarder = self.others.get()?.forwarder.upgrade()?;
-            let mut word = vec![MARK];
-            word.extend(said_of(said)?);
-            forwarder.say(*node, address, word)
+            forwarder.say(*node, address, About::Leases.word(said)?)
         };
         match timeout(within, told).await {
             Ok(Ok(Word::Answered(bytes))) => Some(Some(bytes)),

@@ -50,6 +50,7 @@ mod tls;
 pub mod trace;
 mod traced;
 mod wishes;
+mod word;
 
 pub use countwheel_client as client;
 pub use countwheel_client::time;

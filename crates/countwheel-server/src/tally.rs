@@ -14,9 +14,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::cluster::joined::Map;
-
-/// What begins a word about figures. Words about limits begin with less, and words about leases with 64.
-const MARK: u8 = 66;
+use crate::word::About;
 
 /// How long another node may take to say its figures.
 const ANSWERS: Duration = Duration::from_secs(1);
@@ -345,7 +343,7 @@ impl Tally {
         let mut words = Vec::new();
         if let Some((forwarder, map)) = self.others.get()
             && let Some(forwarder) = forwarder.upgrade()
-            && let Some(word) = said(asked)
+            && let Some(word) = About::Figures.word(asked)
         {
             let others = map.others().into_iter();
             words.extend(others.map(|(node, at)| forwarder.say(node, &at, word.clone())));
@@ -368,7 +366,7 @@ impl Tally {
 
     /// Answers what another node says, if it is about figures; returns `tell` if it is about something else.
     pub(crate) fn word(self: &Arc<Self>, word: &[u8], tell: TellWord) -> Option<TellWord> {
-        let Some((&MARK, word)) = word.split_first() else {
+        let Some(word) = About::Figures.said(word) else {
             return Some(tell);
         };
         let Ok(asked) = postcard::from_bytes::<Asked>(word) else {
@@ -383,12 +381,6 @@ impl Tally {
         }
         None
     }
-}
-
-fn said(asked: &Asked) -> Option<Vec<u8>> {
-    let mut word = vec![MARK];
-    word.extend(postcard::to_allocvec(asked).ok()?);
-    Some(word)
 }
 
 impl fmt::Debug for Tally {

@@ -11,6 +11,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 
+use super::order;
 use crate::Bench;
 use crate::figures::{Quantiles, figure, median, verdict};
 use crate::http::{self, find};
@@ -43,15 +44,9 @@ pub(crate) async fn measure(bench: &Bench) -> anyhow::Result<String> {
     let mut differences = Vec::new();
     for pair in 1..=bench.arguments.pairs {
         println!("events: pair {pair}");
-        // The order changes, so that neither kind has the quieter half of each pair.
-        let order = if pair % 2 == 1 {
-            [false, true]
-        } else {
-            [true, false]
-        };
         let mut p99 = [0.0; 2];
         let mut lines = [String::new(), String::new()];
-        for has_streams in order {
+        for has_streams in order(pair) {
             let run = run(bench, has_streams.then_some((clients, silent))).await?;
             let [before, peak, after] = run.memory.map(figure);
             let quantiles = Quantiles::of(run.micros);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::order;
 use crate::Bench;
 use crate::figures::{Quantiles, figure, median, verdict};
 use crate::load::{Lateness, Spread, lateness, set_ahead};
@@ -24,14 +25,8 @@ pub(crate) async fn measure(bench: &Bench) -> anyhow::Result<String> {
     let mut differences = Vec::new();
     for pair in 1..=bench.arguments.pairs {
         println!("isolation: pair {pair}");
-        // The order changes, so that neither kind has the quieter half of each pair.
-        let order = if pair % 2 == 1 {
-            [false, true]
-        } else {
-            [true, false]
-        };
         let mut seen = [None, None];
-        for with_bad in order {
+        for with_bad in order(pair) {
             let run = run(bench, with_bad).await?;
             let missing = run.missing;
             let quantiles = Quantiles::of(run.micros);

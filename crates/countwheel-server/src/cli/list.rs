@@ -110,7 +110,7 @@ impl List {
             next_attempts: self.include.contains(&Include::NextAttempts),
             bodies: self.body,
         };
-        let mut table = Table::new(header(listing).each_ref().map(String::as_str));
+        let mut table = Table::new(header(listing));
         while left > 0 {
             let (limit, after) = (left.min(PAGE), cursor.as_deref());
             let page = client.list_of(of, &filter, &listing, limit, after).await?;
@@ -152,19 +152,26 @@ impl List {
 }
 
 /// What is shown beside the columns that are always there, in order.
-fn more<const N: usize>(columns: [(bool, String); N]) -> [String; N] {
+fn more<T: Default, const N: usize>(columns: [(bool, T); N]) -> [T; N] {
     let mut asked = columns.into_iter().filter(|(is_asked, _)| *is_asked);
-    std::array::from_fn(|_| asked.next().map(|(_, text)| text).unwrap_or_default())
+    std::array::from_fn(|_| asked.next().map_or_else(T::default, |(_, text)| text))
 }
 
-fn header(listing: Listing) -> [String; 8] {
+fn header(listing: Listing) -> [&'static str; 8] {
     let [first, second] = more([
-        (listing.next_attempts, "NEXT ATTEMPT".to_owned()),
-        (listing.bodies, "BODY".to_owned()),
+        (listing.next_attempts, "NEXT ATTEMPT"),
+        (listing.bodies, "BODY"),
     ]);
-    let always = ["KEY", "STATE", "DUE (UTC)", "FROM NOW", "ATTEMPT>", "REV>"];
-    let [a, b, c, d, e, f] = always.map(str::to_owned);
-    [a, b, c, d, e, f, first, second]
+    [
+        "KEY",
+        "STATE",
+        "DUE (UTC)",
+        "FROM NOW",
+        "ATTEMPT>",
+        "REV>",
+        first,
+        second,
+    ]
 }
 
 /// Of several queues, the name of the timer is its queue and its key.
