@@ -330,19 +330,20 @@ impl<'a> Look<'a> {
         };
         let page = self.store.due(self.shard, &scan)?;
         self.costs(page.scanned.max(1));
+        // The page is paid for: only a record that has to be read as well may be too much.
+        let mut come = None;
         for entry in page.entries {
             if entry.wake > to {
                 return Ok(to);
             }
-            let kind = match entry.kind {
-                Some(kind) => Some(kind),
-                None => self.kind(&entry.name)?,
+            let kind = match (entry.kind, come) {
+                (Some(kind), _) => Some(kind),
+                (None, Some(come)) if !self.may_go_on() => return Ok(come),
+                (None, _) => self.kind(&entry.name)?,
             };
+            come = Some(entry.wake);
             if kind == Some(StateKind::Pending) || planted!(BacklogCountsAll) {
                 found.push((entry.wake, entry.name.queue));
-            }
-            if !self.may_go_on() {
-                return Ok(entry.wake);
             }
         }
         Ok(page.next.map_or(to, |next| next.min(to)))

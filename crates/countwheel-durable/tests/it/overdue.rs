@@ -484,6 +484,30 @@ fn backlog_is_counted_through_a_restart(timers: usize) {
 const SECOND_MICROS: u64 = 1_000_000;
 const HOUR_MICROS: u64 = 3_600 * SECOND_MICROS;
 
+/// A look that pays for a page takes in all of it: with a full page of a thousand in memory, and with half a page of the log
+/// and half a page of the tables.
+#[test]
+fn a_count_after_an_opening_takes_as_many_turns_as_it_has_pages() {
+    const TIMERS: usize = 20_000;
+    for (store, _directory) in stores() {
+        let mut bench = Bench::new(store, 4);
+        let near = |number: usize| Duration::from_secs(3_600 + number as u64 * 7_919 % 120 * 30);
+        let numbers: Vec<usize> = (0..TIMERS).collect();
+        for numbers in numbers.chunks(1_000) {
+            bench.ask(numbers.iter().map(|&it| set(it, Due::At(NOON + near(it)))));
+        }
+        bench.restart();
+        let before = bench.turns;
+        while !bench.engine.due_counts().exact {
+            bench.turn(Vec::new());
+        }
+        let turns = bench.turns - before;
+        // A turn pays for a quarter of 4,096 entries, and of a page of two sources half may be for what comes later.
+        assert!(turns <= 2 * TIMERS / 1_024 + 2, "{turns} turns");
+        bench.assert_counted();
+    }
+}
+
 #[test]
 fn a_backlog_is_counted_through_a_restart() {
     backlog_is_counted_through_a_restart(100_000);
