@@ -59,11 +59,18 @@ impl Flat {
         self.refused_at.is_none()
     }
 
-    /// The same once more, if a place can be read that was refused.
-    pub(super) fn again(&self, table: &Table) -> Option<Self> {
+    /// The same once more, if a place can be read that was refused; `None` if none was.
+    ///
+    /// # Errors
+    /// The system refuses to read the place still.
+    pub(super) fn again(&self, table: &Table) -> Result<Option<Self>, StoreError> {
+        let Some(at) = self.refused_at else {
+            return Ok(None);
+        };
         let mut header = [0; FRAME_HEADER];
-        let read = table.store_file().read_at(self.refused_at?, &mut header);
-        read.is_ok().then(|| Self::of(table, self.lost))
+        let read = table.store_file().read_at(at, &mut header);
+        read.map_err(|error| table.refused(at, &error))?;
+        Ok(Some(Self::of(table, self.lost)))
     }
 }
 

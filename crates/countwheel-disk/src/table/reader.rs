@@ -247,6 +247,13 @@ impl Table {
         self.directory.corrupt(&self.name(), offset, problem)
     }
 
+    /// The system does not give back what stands there.
+    pub(super) fn refused(&self, offset: u64, error: &io::Error) -> StoreError {
+        let source = io::Error::new(error.kind(), format!("at offset {offset}: {error}"));
+        let path = self.path();
+        DiskError::Io { path, source }.into()
+    }
+
     /// Where its file is.
     pub(super) fn path(&self) -> PathBuf {
         self.directory.files.path().join(self.name())
@@ -291,10 +298,7 @@ impl Table {
         }
         let mut bytes = vec![0; FRAME_HEADER + len as usize];
         let read = self.file.read_at(offset, &mut bytes);
-        read.map_err(|source| DiskError::Io {
-            path: self.path(),
-            source: io::Error::new(source.kind(), format!("at offset {offset}: {source}")),
-        })?;
+        read.map_err(|error| self.refused(offset, &error))?;
         match self.place().open(offset, bytes) {
             Some((found, bytes)) if found == kind => Ok(bytes),
             _ => Err(self.damaged(offset, "a checksum does not match")),
@@ -368,7 +372,7 @@ impl Table {
     /// What is there in place of the index over names, of which this block cannot be read.
     pub(super) fn flat(&self, lost: Pointer) -> Arc<Flat> {
         let flat = self.flat.read().clone();
-        let again = flat.as_ref().and_then(|flat| flat.again(self));
+        let again = flat.as_ref().and_then(|flat| flat.again(self).ok()?);
         match (again, flat) {
             (None, Some(flat)) => flat,
             (Some(flat), _) => self.keep(flat),
@@ -383,14 +387,14 @@ impl Table {
     }
 
     /// The same by what was made in place of the index over names: anew, if what the system refused
-    /// meanwhile came back.
+    /// meanwhile came back. If that is refused again, the error says so, and not that a gap is no block.
     fn find_by(self: &Arc<Self>, flat: &Flat, key: &[u8]) -> Result<Option<Cursor>, StoreError> {
         let find = |flat: &Flat| match &flat.index {
             Some(index) => self.find_in(index, key),
             None => Err(self.damaged(0, "no block of records can be read")),
         };
         match find(flat) {
-            Err(error) => match flat.again(self) {
+            Err(error) => match flat.again(self)? {
                 Some(flat) => find(&self.keep(flat)),
                 None => Err(error),
             },
