@@ -1,5 +1,6 @@
 //! Events for callers: one log of what commits did, on this node and, while somebody listens, on all others.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,6 +12,7 @@ use countwheel_durable::{
     EventCopies, EventLog, EventPosition, KnownEvents, ResumeError, ToldEvents,
 };
 use countwheel_peers::{Forwarder, Word};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
@@ -21,8 +23,11 @@ use crate::word::About;
 pub(crate) const STREAMS: usize = 1_024;
 /// After so long without an event, a stream says that it is there.
 pub(crate) const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
-/// Streams are woken in so many groups, one after the other: not all of them work at the same time.
-const GROUPS: usize = 16;
+/// Streams are woken in so many groups, one after the other: what comes between, such as a delivery, waits for the few streams of
+/// one group and not for all.
+const GROUPS: usize = 256;
+/// Groups that come sooner after each other are woken together: a timer of the system is no finer.
+const TICK: Duration = Duration::from_millis(1);
 /// How often a stream looks for news at the most, by how many streams there are.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
@@ -64,6 +69,9 @@ pub(crate) struct Events {
     opened: Notify,
     groups: Vec<watch::Sender<u64>>,
     next_group: AtomicUsize,
+    /// Up to where the groups of this round are told: all of them up to the same places, so that what is written for one of them is
+    /// written for all.
+    told_to: Mutex<Arc<Ends>>,
     streams: Arc<Semaphore>,
     open: Arc<AtomicUsize>,
     gaps: AtomicU64,
@@ -73,6 +81,9 @@ pub(crate) struct Events {
     rounds: watch::Sender<u64>,
     others: OnceLock<Others>,
 }
+
+/// The ends of the logs of all shards, at some time.
+pub(crate) type Ends = BTreeMap<Shard, EventPosition>;
 
 /// The other nodes.
 struct Others {
@@ -115,6 +126,7 @@ impl Events {
             opened: Notify::new(),
             groups: (0..GROUPS).map(|_| watch::Sender::new(0)).collect(),
             next_group: AtomicUsize::new(0),
+            told_to: Mutex::default(),
             streams: Arc::new(Semaphore::new(streams.min(Semaphore::MAX_PERMITS))),
             open,
             gaps: AtomicU64::new(0),
@@ -127,6 +139,20 @@ impl Events {
 
     pub(crate) fn log(&self) -> &EventLog {
         self.copies.log()
+    }
+
+    /// Up to where streams are told, for now. With more, they are woken again.
+    pub(crate) fn told_to(&self) -> Arc<Ends> {
+        Arc::clone(&self.told_to.lock())
+    }
+
+    /// Streams are told up to now.
+    pub(crate) fn begin_round(&self) {
+        let log = self.log();
+        let ends = log.shards().into_iter();
+        let ends = ends.filter_map(|shard| Some((shard, log.end(shard)?)));
+        let ends = Arc::new(ends.collect());
+        *self.told_to.lock() = ends;
     }
 
     /// How many streams are open.
@@ -174,6 +200,8 @@ impl Events {
     pub(crate) async fn listen(&self) -> Option<Listening> {
         let permit = Arc::clone(&self.streams).try_acquire_owned().ok()?;
         self.open.fetch_add(1, Ordering::AcqRel);
+        // What was new while there was no stream began no round.
+        self.begin_round();
         let group = self.next_group.fetch_add(1, Ordering::Relaxed) % GROUPS;
         let listening = Listening {
             ticks: self.groups[group].subscribe(),
@@ -228,10 +256,16 @@ impl Events {
             let heard = self.groups.iter().filter(|it| it.receiver_count() > 0);
             let heard: Vec<_> = heard.collect();
             let pause = pause / u32::try_from(heard.len().max(1)).unwrap_or(1);
+            self.begin_round();
+            let mut owed = Duration::ZERO;
             for group in heard {
                 group.send_modify(|tick| *tick += 1);
-                tokio::time::sleep(pause).await;
+                owed += pause;
+                if owed >= TICK {
+                    tokio::time::sleep(std::mem::take(&mut owed)).await;
+                }
             }
+            tokio::time::sleep(owed).await;
         }
     }
 

@@ -344,7 +344,7 @@ impl Stream {
     fn fill(&mut self) -> bool {
         let events = Arc::clone(&self.events);
         let mut is_more = false;
-        for shard in events.log().shards() {
+        for (&shard, &end) in &*events.told_to() {
             // Of a shard without a place, nothing is known of what was before.
             let after = self.places.of.get(&shard).copied();
             let after = after.unwrap_or_default();
@@ -355,8 +355,9 @@ impl Stream {
                 is_more = true;
                 continue;
             };
-            is_more |= chunks.len() == COMMITS;
-            for chunk in chunks {
+            let told = chunks.partition_point(|chunk| chunk.end() <= end);
+            is_more |= told == COMMITS;
+            for chunk in chunks.into_iter().take(told) {
                 if chunk.gap {
                     let before = EventPosition {
                         term: chunk.term,
@@ -675,6 +676,7 @@ mod tests {
         let (log, events) = events(MANY);
         told(&log, 1_000);
         told(&log, 1);
+        events.begin_round();
         let mut stream = stream_of(&events);
         let mut number = 0;
         loop {
@@ -696,6 +698,9 @@ mod tests {
     fn streams_that_want_the_same_at_the_same_place_have_one_piece() {
         let (log, events) = events(MANY);
         told(&log, 3);
+        events.begin_round();
+        // Who comes by now has the same piece as who came before.
+        told(&log, 1);
         let mut first = stream_of(&events);
         let mut second = Stream {
             last: Arc::clone(&first.last),
@@ -714,8 +719,10 @@ mod tests {
         assert_eq!(first.places, second.places);
         assert!(other.next().0.is_empty());
         assert_eq!(other.places, first.places);
-        // There was no more then, and there is now.
-        told(&log, 1);
+        // There was more, and it is told in the next round.
+        assert!(first.next().0.is_empty());
+        assert_eq!(first.places.of[&LEASE.shard].number, 3);
+        events.begin_round();
         for stream in [&mut first, &mut second] {
             let (piece, _) = stream.next();
             assert!(piece.starts_with(b"id: 7-0.1.4\n"), "{piece:?}");
@@ -730,6 +737,7 @@ mod tests {
         for _ in 0..25 {
             told(&log, 1);
         }
+        events.begin_round();
         stream.fill();
         assert!(stream.text.starts_with("id: 7-0.1.15\nevent: gap\n"));
         let figures = events.figures();
