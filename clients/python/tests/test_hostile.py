@@ -69,6 +69,8 @@ class Hostile(Asked):
             "http://x/?q",
             "http://u:p@x/",
             "http://x/#f",
+            "http://x/v1",
+            "http://x/base/v1/",
             "",
         ):
             with self.assertRaises(InvalidURL, msg=url):

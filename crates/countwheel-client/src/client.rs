@@ -120,7 +120,9 @@ impl Client {
         };
         let uri: Uri = server.parse().map_err(|_| address())?;
         let web = matches!(uri.scheme_str(), Some("http" | "https"));
-        if !web || uri.query().is_some() || uri.host().is_none_or(str::is_empty) {
+        // The client adds it itself: with both, each path is one that there is not.
+        let has_version = uri.path().trim_end_matches('/').ends_with("/v1");
+        if !web || has_version || uri.query().is_some() || uri.host().is_none_or(str::is_empty) {
             return Err(address());
         }
         let authorization = token.map(|token| {
@@ -2540,7 +2542,16 @@ mod tests {
 
     #[test]
     fn a_server_is_an_http_or_https_url() {
-        for bad in ["", "localhost", "ftp://x", "http://", "http://x/?q", "/v1"] {
+        for bad in [
+            "http://timers.example/v1",
+            "http://timers.example/base/v1/",
+            "",
+            "localhost",
+            "ftp://x",
+            "http://",
+            "http://x/?q",
+            "/v1",
+        ] {
             let error = Client::new(bad, None).unwrap_err();
             assert!(matches!(error, ClientError::Address { .. }), "{bad}");
         }

@@ -310,6 +310,8 @@ def server_of(text: str) -> Server:
         raise InvalidURL(f"{text!r} is no URL: {error}") from error
     if any(character <= " " for character in host + prefix):
         raise InvalidURL(f"{text!r} is no URL: it has a blank")
+    if prefix.endswith("/v1"):
+        raise InvalidURL("the URL ends with /v1, which the client adds itself")
     default = 443 if url.scheme == "https" else 80
     return Server(
         text=text.rstrip("/"),

@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use countwheel_durable::store::page::position;
 use countwheel_durable::store::{Cursor, Filter, Page, QueueCounts};
 use countwheel_durable::{
     AcrossError, AcrossFilter, QueueName, Record, StateKind, TimerName, Timers,
@@ -118,6 +119,18 @@ impl Scope {
                 }
             }
         }
+    }
+
+    /// Whether a timer that matched still does, as its record is now.
+    fn still_has(&self, record: &Record) -> bool {
+        let (state, from, before) = match self {
+            Self::Queue(it) => (it.state, it.due_from, it.due_before),
+            Self::All(it) => (it.state, it.due_from, it.due_before),
+        };
+        let due = position(record).due;
+        state.is_none_or(|state| record.state.kind() == state)
+            && from.is_none_or(|from| due >= from)
+            && before.is_none_or(|before| due < before)
     }
 
     /// How many timers are read at a time to put them in an order.
@@ -496,10 +509,14 @@ impl List {
                 && let Some((key, name)) = rest.next()
             {
                 last = Some(key);
-                // One that is gone since, or cannot be read now, is left out.
+                // One that is gone since, matches no more or cannot be read now, is left out.
                 let Ok(Some(record)) = timers.get(&name) else {
                     continue;
                 };
+                let has_tags = Job::has_tags(&record.payload, &self.tags);
+                if !has_tags || !self.scope.still_has(&record) {
+                    continue;
+                }
                 bytes += record.content_bytes();
                 if items > 0 {
                     text.push(b',');
@@ -585,7 +602,41 @@ impl List {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use countwheel_durable::store::MemoryStore;
+    use countwheel_durable::{Attempt, Config, Outcome};
+    use countwheel_time::{Clock, SystemClock, Timestamp};
+
     use super::*;
+
+    /// Between the look at all and the page, a timer may have come to another state or due time.
+    #[test]
+    fn a_timer_that_has_changed_is_in_a_page_only_if_it_matches_still() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let handler = |_: &Attempt| Outcome::done();
+        let timers = Timers::open(MemoryStore::new(1), handler, clock, Config::default()).unwrap();
+        let name = TimerName::new("orders", "a").unwrap();
+        timers
+            .set("orders/a", Duration::from_secs(3_600), Vec::new())
+            .unwrap();
+        let record = timers.get(&name).unwrap().unwrap();
+        let due = position(&record).due;
+        let later = Timestamp::from_micros(due.as_micros() + 1);
+        let whole = Filter::queue(name.queue);
+        let has = |change: &dyn Fn(&mut Filter)| {
+            let mut filter = whole.clone();
+            change(&mut filter);
+            Scope::Queue(filter).still_has(&record)
+        };
+        assert!(has(&|_| {}));
+        assert!(has(&|it| it.state = Some(StateKind::Pending)));
+        assert!(!has(&|it| it.state = Some(StateKind::Dead)));
+        assert!(has(&|it| it.due_from = Some(due)));
+        assert!(!has(&|it| it.due_from = Some(later)));
+        assert!(has(&|it| it.due_before = Some(later)));
+        assert!(!has(&|it| it.due_before = Some(due)));
+    }
 
     #[test]
     fn a_place_reads_back_and_nothing_else_does() {

@@ -552,7 +552,12 @@ fn a_server_that_floods_a_connection_loses_it() {
     });
     endpoint(&mut client, port, &json!({}));
     let dead = attempt(&mut client, "a", "/", "dead");
-    assert_eq!(dead["detail"], "the answer is too long");
+    // On a busy machine the connection is lost before the request is on its way.
+    let detail = dead["detail"].as_str().unwrap();
+    assert!(
+        ["the answer is too long", "the request was refused"].contains(&detail),
+        "{detail}"
+    );
     assert!(wrote.recv_timeout(PATIENCE).unwrap() < 1_000);
 }
 
