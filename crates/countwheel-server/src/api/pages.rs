@@ -135,7 +135,7 @@ impl Whole {
 struct End {
     /// `None`: with the list.
     at: Option<Cursor>,
-    /// Whether it ends there because it looks no further.
+    /// Whether it ends there because it looks no further, or because something of it is gone since.
     bound: bool,
 }
 
@@ -228,6 +228,12 @@ impl Rest {
             let is_behind = page.records.len() < before;
             let is_over = is_behind || page.next.is_none_or(|next| next >= at);
             self.after = page.next;
+            // What is gone since the end was looked for leaves the page short.
+            self.limit = self.limit.saturating_sub(page.records.len());
+            let end = End {
+                bound: self.limit > 0,
+                ..end
+            };
             return Ok((page, is_over.then_some(end)));
         }
         // The page ends behind the last timer that the caller has asked for.
