@@ -6,7 +6,7 @@ import unittest
 from datetime import datetime, timedelta, timezone
 from unittest import mock
 
-from countwheel import Problem, Retries, read_time
+from countwheel import CountwheelError, NotCountwheel, Problem, Retries, TimedOut, read_time
 from countwheel._encode import duration, query, segment, time, to_json
 from countwheel._errors import Cut
 from countwheel._exchange import Answer, Attempts, Call, retry_after, server_of
@@ -77,6 +77,27 @@ class Waiting(unittest.TestCase):
         now[0] = 10.0
         with self.assertRaises(Exception):
             attempts.failed(Cut("cut"))
+
+    def test_an_attempt_that_the_total_cuts_hides_no_failure_before(self) -> None:
+        def last_of(call: Call, before: CountwheelError, at: float) -> BaseException:
+            now = [0.0]
+            attempts = Attempts(call, Retries(total=10.0, first=0.0), lambda: now[0])
+            attempts.failed(before)
+            now[0] = at
+            try:
+                attempts.failed(TimedOut("no answer within 10 s", sent=True))
+            except CountwheelError as error:
+                return error
+            return TimedOut("there is time for another", sent=True)
+
+        proxy = NotCountwheel("502 with no code of Countwheel", status=502)
+        busy = Problem(429, {"code": "overloaded"})
+        read, change = Call("GET", "/x", changes=False), Call("PUT", "/x", repeatable=True)
+        self.assertIsInstance(last_of(read, proxy, 10.0), NotCountwheel)
+        self.assertIsInstance(last_of(read, busy, 10.0), Problem)
+        self.assertIsInstance(last_of(read, proxy, 5.0), TimedOut)
+        # What was refused before is not what became of a change that nobody answered.
+        self.assertIsInstance(last_of(change, busy, 10.0), TimedOut)
 
     def test_a_wait_past_the_total_is_not_begun(self) -> None:
         attempts = Attempts(Call("GET", "/x"), Retries(total=10.0))

@@ -75,6 +75,8 @@ class Hostile(Asked):
         ):
             with self.assertRaises(InvalidURL, msg=url):
                 Client(url)
+        with self.assertRaises(InvalidURL):
+            Client(None)  # type: ignore[arg-type]
         with self.assertRaisesRegex(InvalidURL, "did you mean http://127.0.0.1:7070?"):
             Client("127.0.0.1:7070")
         with self.assertRaises(ValueError):

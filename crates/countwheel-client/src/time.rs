@@ -88,9 +88,9 @@ pub fn read_time(text: &str) -> Result<Timestamp, TimeError> {
     };
     let nanos = u128::try_from(time.as_nanosecond()).map_err(|_| TimeError::TooEarly)?;
     let micros = u64::try_from((nanos + u128::from(part_of_nano)).div_ceil(1_000));
-    micros
-        .map(Timestamp::from_micros)
-        .map_err(|_| TimeError::TooFar)
+    let time = micros.ok().map(Timestamp::from_micros);
+    time.filter(|&time| time <= LAST_TIME)
+        .ok_or(TimeError::TooFar)
 }
 
 /// Reads a time as [`read_time`] does; nothing if it is none.
@@ -247,6 +247,8 @@ mod tests {
     #[test]
     fn a_time_that_cannot_be_waited_for_says_why() {
         for text in [
+            "9999-12-30T22:00:00Z",
+            "9999-12-30T21:59:59.9999999Z", // rounds up to it
             "9999-12-31T23:59:59Z",
             "9999-12-30T23:00:00-12:00",
             "10000-01-01T00:00:00Z",
@@ -255,6 +257,7 @@ mod tests {
         ] {
             assert_eq!(read_time(text), Err(TimeError::TooFar), "{text}");
         }
+        assert_eq!(read_time("9999-12-30T21:59:59.999999Z"), Ok(LAST_TIME));
         for text in [
             "10001-02-29T00:00:00Z", // no leap year
             "10000-01-01",

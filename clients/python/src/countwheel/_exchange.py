@@ -208,6 +208,10 @@ def _is_cut(reason: str) -> bool:
     return any(words in reason for words in ("disconnected", "closed connection", "connectionclosed"))
 
 
+#: An attempt that ends with less than these seconds left of the total was cut by it.
+_HARDLY = 0.01
+
+
 class Attempts:
     """The attempts of one request: which failure is the last, and how long to wait after the others."""
 
@@ -229,20 +233,28 @@ class Attempts:
         """The wait before the next attempt. Raises the error if there is none."""
         call = self._call
         self._failures += 1
-        if isinstance(error, TimedOut) and not error.outcome_unknown and self._last is not None:
-            # What is left of the total was too short to connect: the failure before it says more.
-            error = self._last
-        self._last = error
         if call.changes and error.outcome_unknown:
             self._unknown = self._unknown or error
             if not call.repeatable:
                 raise self._final(error)
+        if self._last is not None and self._says_less(error, self._last):
+            error = self._last
+        self._last = error
         if not error.transient or self._failures >= self._retries.attempts:
             raise self._final(error)
         delay = self._retries.delay(self._failures, error.retry_after)
         if delay >= self.left():
             raise self._final(error)
         return delay
+
+    def _says_less(self, error: CountwheelError, before: CountwheelError) -> bool:
+        """Whether what was left of the total was too short for the attempt, and the failure before says more."""
+        if not isinstance(error, TimedOut) or isinstance(before, TimedOut):
+            return False
+        if not error.outcome_unknown:
+            return True
+        is_known = self._call.changes and not before.outcome_unknown
+        return self.left() < _HARDLY and not is_known
 
     def _final(self, error: CountwheelError) -> CountwheelError:
         """What the caller gets to know, with the last failure as its cause."""
@@ -291,6 +303,8 @@ class Server:
 
 def server_of(text: str) -> Server:
     """Reads the URL of a server."""
+    if not isinstance(text, str) or not text:
+        raise InvalidURL(f"{text!r} is no URL of http or https")
     try:
         url = urlsplit(text)
         port = url.port

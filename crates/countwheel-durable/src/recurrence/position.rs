@@ -152,8 +152,9 @@ impl Recurring {
     /// assert_eq!(hourly.due_of(at(65), id), at(65)); // no jitter
     /// ```
     pub fn nominal_times(&self, from: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
-        let before = from.saturating_sub(Duration::from_micros(1));
-        let first = self.has_grid().then(|| self.after(before)).flatten();
+        let schedule = &self.recurrence.schedule;
+        let first = (self.has_grid().then(|| schedule.from_on(self.origin, from))).flatten();
+        let first = first.filter(|&first| !self.recurrence.is_over(first));
         std::iter::successors(first, |&before| self.after(before))
     }
 

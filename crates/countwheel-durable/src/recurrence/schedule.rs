@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use countwheel_time::Timestamp;
 
-use super::Schedule;
+use super::{CronExpression, Schedule, Zone};
 
 /// How many points between two are counted one by one.
 const COUNT_MAX: u64 = 10_000;
@@ -21,10 +21,21 @@ impl Schedule {
                 Some(before) => on_grid(micros(*every), *anchor, before)?,
                 None => *anchor,
             }),
-            Self::Cron { .. } => {
-                // One lost second at the very first microsecond there is.
-                self.next(from, before(from).unwrap_or(from))
+            Self::Cron { .. } => self.from_on(from, from),
+        }
+    }
+
+    /// The first point of its grid at `from` or after it.
+    pub(super) fn from_on(&self, origin: Timestamp, from: Timestamp) -> Option<Timestamp> {
+        match (self, before(from)) {
+            (_, Some(before)) => self.next(origin, before),
+            // The very first microsecond there is has none before it.
+            (Self::Cron { expression, zone }, None) => {
+                let before = jiff::Timestamp::from_second(-1).ok()?;
+                of_calendar(expression, zone, before)
             }
+            (_, None) if origin == from => Some(from),
+            (_, None) => self.next(origin, from),
         }
     }
 
@@ -44,8 +55,7 @@ impl Schedule {
             Self::Cron { expression, zone } => {
                 let micros = i64::try_from(after.as_micros()).ok()?;
                 let after = jiff::Timestamp::from_microsecond(micros).ok()?;
-                let next = expression.fields().next_after(zone.rules(), after)?;
-                u64::try_from(next.as_microsecond()).ok().map(at)
+                of_calendar(expression, zone, after)
             }
         }
     }
@@ -108,6 +118,16 @@ fn on_grid(every: u64, origin: Timestamp, after: Timestamp) -> Option<Timestamp>
     let steps = (passed / every).checked_add(1)?;
     let offset = steps.checked_mul(every)?;
     origin.as_micros().checked_add(offset).map(at)
+}
+
+/// The first point after `after` of a calendar.
+fn of_calendar(
+    expression: &CronExpression,
+    zone: &Zone,
+    after: jiff::Timestamp,
+) -> Option<Timestamp> {
+    let next = expression.fields().next_after(zone.rules(), after)?;
+    u64::try_from(next.as_microsecond()).ok().map(at)
 }
 
 fn at(micros: u64) -> Timestamp {

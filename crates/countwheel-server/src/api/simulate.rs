@@ -280,7 +280,10 @@ fn runs(recurrence: &Recurrence, from: Timestamp, limit: usize) -> Runs {
             local: zone.map(|zone| zone.show(at)),
         });
     }
-    let truncated = times.peek().is_some();
+    // A schedule that nothing has ended goes on behind the last time that a text can say.
+    let is_over = recurrence.until.is_some()
+        || (recurrence.repeats).is_some_and(|repeats| runs.len() >= repeats.get() as usize);
+    let truncated = times.peek().is_some() || !is_over;
     Runs {
         runs,
         truncated,

@@ -425,6 +425,19 @@ fn a_simulation_of_a_place_says_where_each_rule_comes_from() {
         (&recurs["overlap"], &recurs["from"]["overlap"]),
         (&json!("queue"), &json!("queue"))
     );
+    // The calendar ends, and the schedule does not.
+    let last_days = r#""cron":"@daily","start":"9999-12-29T00:00:00Z""#;
+    let last = ask(&format!("{{{last_days}}}")).expect(200);
+    assert_eq!(last["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(
+        (&last["truncated"], &last["then"]),
+        (&json!(true), &Value::Null)
+    );
+    let two = ask(&format!(r#"{{{last_days},"repeats":2}}"#)).expect(200);
+    assert_eq!(
+        (&two["truncated"], &two["then"]),
+        (&json!(false), &json!("done"))
+    );
     let pulled = ask(r#"{"queue":"pulled","limit":1}"#).expect(200);
     assert_eq!(pulled["timeout"], Value::Null);
     // A timer that is set there has the same rules.

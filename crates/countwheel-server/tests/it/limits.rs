@@ -190,6 +190,11 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
             }
             (path(TIMER), body)
         }
+        "`cron`" => {
+            let blanks = " ".repeat(usize::try_from(amount).unwrap() - "0* * * *".len());
+            let body = format!(r#"{{"cron":"0{blanks}* * * *","target":{{"url":"http://x/"}}}}"#);
+            (path(TIMER), body)
+        }
         "`min`, `max` of `adaptive`" => {
             let bounds = |min: u64, max: u64| {
                 set(&format!(

@@ -112,7 +112,7 @@ class AsyncClient:
         ssl_context: ssl.SSLContext | None = None,
         max_answer: int = MAX_ANSWER,
     ) -> None:
-        named = [servers] if isinstance(servers, str) else servers
+        named = [servers] if servers is None or isinstance(servers, str) else servers
         self._servers: List[Server] = [server_of(text) for text in named]
         if not self._servers:
             raise ValueError("a client needs the URL of a server")
