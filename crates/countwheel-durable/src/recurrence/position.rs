@@ -153,7 +153,10 @@ impl Recurring {
     /// ```
     pub fn nominal_times(&self, from: Timestamp) -> impl Iterator<Item = Timestamp> + '_ {
         let schedule = &self.recurrence.schedule;
-        let first = (self.has_grid().then(|| schedule.from_on(self.origin, from))).flatten();
+        let first = (self
+            .has_grid()
+            .then(|| schedule.at_or_after(self.origin, from)))
+        .flatten();
         let first = first.filter(|&first| !self.recurrence.is_over(first));
         std::iter::successors(first, |&before| self.after(before))
     }

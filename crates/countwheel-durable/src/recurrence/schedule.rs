@@ -21,12 +21,12 @@ impl Schedule {
                 Some(before) => on_grid(micros(*every), *anchor, before)?,
                 None => *anchor,
             }),
-            Self::Cron { .. } => self.from_on(from, from),
+            Self::Cron { .. } => self.at_or_after(from, from),
         }
     }
 
     /// The first point of its grid at `from` or after it.
-    pub(super) fn from_on(&self, origin: Timestamp, from: Timestamp) -> Option<Timestamp> {
+    pub(super) fn at_or_after(&self, origin: Timestamp, from: Timestamp) -> Option<Timestamp> {
         match (self, before(from)) {
             (_, Some(before)) => self.next(origin, before),
             // The very first microsecond there is has none before it.

@@ -95,6 +95,8 @@ fn everything_that_the_document_says_holds() {
     } else {
         "examples,coverage,fuzzing,stateful"
     };
+    // Python 3.11 fails now and then where two threads of it parse at a time, as what covers a schema does.
+    let workers = if is_gate { "2" } else { "1" };
     let seed = setting("COUNTWHEEL_SEED", || if is_gate { 1 } else { seed() });
     let mut command = Command::new("python3");
     command
@@ -106,7 +108,7 @@ fn everything_that_the_document_says_holds() {
         .arg(here.join("schemathesis.toml"))
         .arg("run")
         .arg(format!("{base}/openapi.json"))
-        .args(["--phases", phases, "--workers", "2"])
+        .args(["--phases", phases, "--workers", workers])
         // A stream has no end for schemathesis to wait for; `events` of the other tests has its sentences.
         .args(["--exclude-path", "/v1/events"])
         .args(["--max-examples", &examples, "--seed", &seed.to_string()])
