@@ -434,6 +434,17 @@ export interface components {
             /** @description The shard. */
             shard: number | null;
         };
+        /** @description A token to be made. */
+        CreateToken: {
+            /** @description The name of a certificate that stands for the token, such as dns:worker.example. The token has no secret then. Default: a secret. */
+            certificate?: string;
+            /** @description After how long the token opens nothing any more: 1 s to 3,650 days. Default: never. */
+            expires_in?: components["schemas"]["Duration"];
+            /** @description What the token is for: up to 128 bytes. */
+            name: string;
+            /** @description What the token opens. */
+            scopes: ("read" | "write" | "deliver" | "metrics" | "admin")[];
+        };
         /** @description The database of a cluster. */
         Database: {
             /** @description How durable a commit is. */
@@ -862,7 +873,7 @@ export interface components {
              * @description In one word.
              * @enum {string}
              */
-            status: "ok" | "ready" | "degraded";
+            status: "ok" | "ready" | "started" | "degraded";
         };
         /** @description A job as it stands. */
         Job: {
@@ -1923,6 +1934,11 @@ export interface components {
             /** @description A duration from now. */
             in: components["schemas"]["Duration"];
         };
+        /** @description A token that gets another secret. */
+        RotateToken: {
+            /** @description For how long the secret before counts still: up to 30 days. Default: 0. */
+            overlap?: components["schemas"]["Duration"];
+        };
         /** @description The query of runBatch. */
         RunBatchQuery: {
             /** @description Whether the batch is done whole or not at all. Default: false. */
@@ -2436,6 +2452,58 @@ export interface components {
             timeout?: components["schemas"]["DurationText"];
             /** @description The URL. */
             url?: string;
+        };
+        /** @description A token, without its secret. */
+        Token: {
+            /** @description Until when the secret before the last rotation counts. */
+            before_until?: components["schemas"]["Time"];
+            /** @description The name of the certificate that stands for its secret. */
+            certificate?: string;
+            /** @description When it was made. */
+            created: components["schemas"]["Time"];
+            /** @description When it ends. */
+            expires?: components["schemas"]["Time"];
+            /** @description The id. */
+            id: string;
+            /** @description What it is for. */
+            name: string;
+            /** @description The revision of the token. */
+            revision: number;
+            /** @description What it opens. */
+            scopes: ("read" | "write" | "deliver" | "metrics" | "admin")[];
+        };
+        /** @description A token with its secret. */
+        TokenMade: {
+            /** @description Until when the secret before the last rotation counts. */
+            before_until?: components["schemas"]["Time"];
+            /** @description The name of the certificate that stands for its secret. */
+            certificate?: string;
+            /** @description When it was made. */
+            created: components["schemas"]["Time"];
+            /** @description When it ends. */
+            expires?: components["schemas"]["Time"];
+            /** @description The id. */
+            id: string;
+            /** @description What it is for. */
+            name: string;
+            /** @description The revision of the token. */
+            revision: number;
+            /** @description What it opens. */
+            scopes: ("read" | "write" | "deliver" | "metrics" | "admin")[];
+            /** @description The token: cwt_, the id, _ and the secret. The service does not know it later. A token that a certificate stands for has none. */
+            token?: string;
+        };
+        /** @description A token is revoked. */
+        TokenRevoked: {
+            /** @description The id. */
+            id: string;
+            /** @description true. */
+            revoked: boolean;
+        };
+        /** @description All tokens. */
+        Tokens: {
+            /** @description The tokens in order of their ids. */
+            tokens: components["schemas"]["Token"][];
         };
         /** @description What a set did. */
         WasSet: {

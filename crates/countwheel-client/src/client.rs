@@ -4,6 +4,7 @@ pub mod batch;
 mod cluster;
 mod runs;
 mod stats;
+mod tokens;
 mod tries;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub use self::cluster::{
 };
 pub use self::runs::{Backfilled, BackfilledRun, SimulatedThere, TimerRun, TimerRuns};
 pub use self::stats::{DueFigures, DueSpan, Figures, OverdueFigure, TimerFigures};
+pub use self::tokens::{NewToken, TokenMade, TokenRevoked, TokenShown, Tokens};
 use self::tries::{IDEMPOTENCY_KEY, Repeatable, Tries};
 use crate::roots;
 use crate::time::{format_duration, format_time, parse_time};

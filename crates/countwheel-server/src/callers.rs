@@ -94,6 +94,12 @@ impl fmt::Display for Peer {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Caller(Source);
 
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl From<Source> for Caller {
     fn from(source: Source) -> Self {
         match source {

@@ -35,7 +35,7 @@ use crate::listen::{At, Listen};
 use crate::places::Limits;
 use crate::resources::sealed::Vault;
 use crate::scrub::Pace;
-use crate::server::StartError;
+use crate::server::{HOW_TO_SET_A_TOKEN, StartError};
 use crate::shown::Showing;
 use crate::time::{format_time, parse_duration};
 use crate::tls::{self, CallersCa};
@@ -252,7 +252,7 @@ impl Listening {
     }
 
     /// The first place that other machines can reach.
-    fn beyond(&self) -> Option<SocketAddr> {
+    pub(crate) fn beyond(&self) -> Option<SocketAddr> {
         let places = self.places().into_iter();
         places
             .filter(|place| !place.at.is_local())
@@ -640,6 +640,9 @@ pub struct Front {
     /// longer than --body-memory has room for
     #[arg(long, value_name = "MIB", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub payload_ceiling_mib: u32,
+    /// Whether /metrics needs no token where the rest does
+    #[arg(long)]
+    pub open_metrics: bool,
     /// How long an attempt may take: the ceiling of the timeouts of timers, endpoints and queues
     #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = timeout_ceiling)]
     pub timeout_ceiling: Duration,
@@ -658,6 +661,7 @@ impl Default for Front {
             cors_origin: Vec::new(),
             body_memory: number(BODY_BYTES >> 20),
             payload_ceiling_mib: 16,
+            open_metrics: false,
             timeout_ceiling: TIMEOUT_MAX,
         }
     }
@@ -833,9 +837,17 @@ impl Serve {
                 }
             },
         };
-        let how = "--token-file or COUNTWHEEL_TOKEN";
+        let Some(token) = token else {
+            // Whether one is stored, the store says once it is open.
+            return Ok(None);
+        };
         let beyond = self.listening.beyond();
-        needed(token, beyond, how, self.token_file.as_deref())
+        needed(
+            Some(token),
+            beyond,
+            HOW_TO_SET_A_TOKEN,
+            self.token_file.as_deref(),
+        )
     }
 
     /// What seals secrets. Where no other machine asks for what is stored, they may be stored as they are.

@@ -74,6 +74,10 @@ const STORE_FAILED: u8 = 3;
 /// How long after the grace a stop may take to record what has ended.
 const STOP_AT_LAST: Duration = Duration::from_secs(30);
 
+/// How to set a token where other machines reach the service.
+pub(crate) const HOW_TO_SET_A_TOKEN: &str =
+    "--token-file or COUNTWHEEL_TOKEN, or make one with token create --data";
+
 /// Why the service did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -312,6 +316,7 @@ pub fn serve(args: &Serve) -> Result<ExitCode, StartError> {
         socket_mode: args.listening.socket_mode,
         tls: args.listening.tls()?,
         token,
+        beyond: args.listening.beyond(),
         vault,
         targets: args.targets(),
         ca_files: args.ca_file.clone(),
@@ -353,6 +358,7 @@ pub fn dev(args: &Dev) -> Result<ExitCode, StartError> {
         socket_mode: 0,
         tls: None,
         token,
+        beyond: None,
         vault: Vault::without_key(args.listen.ip().is_loopback()),
         targets: args.targets(),
         ca_files: args.ca_file.clone(),
@@ -392,6 +398,14 @@ enum Place {
 }
 
 impl Place {
+    /// Whether something may be stored there: a start that is refused makes no store.
+    fn may_have_tokens(&self) -> bool {
+        match self {
+            Self::Directory { data, .. } => data.exists(),
+            Self::Database(..) => true,
+        }
+    }
+
     /// How many files the store will need, as far as that can be known before it is opened.
     fn files(&self) -> OpenFiles {
         match self {
@@ -645,6 +659,8 @@ struct Service {
     socket_mode: u32,
     tls: Option<tls::Files>,
     token: Option<Token>,
+    /// Where other machines reach the service.
+    beyond: Option<SocketAddr>,
     /// What seals secrets.
     vault: Vault,
     targets: Targets,
@@ -716,6 +732,15 @@ impl Service {
         }
         let authorities = roots::of_system_and(&self.ca_files)?;
         let data = self.place.to_string();
+        // A token that is stored does as well, and nothing is stored where nothing is.
+        let beyond = self.beyond.filter(|_| self.token.is_none());
+        let open = |listen| StartError::OpenToAll {
+            listen,
+            how: HOW_TO_SET_A_TOKEN,
+        };
+        if let Some(listen) = beyond.filter(|_| !self.place.may_have_tokens()) {
+            return Err(open(listen));
+        }
         let store = self.place.open()?;
         let (origin, files) = (store.origin(), store.files());
         let timekeeper = store.clock(machine);
@@ -735,6 +760,9 @@ impl Service {
         let catalogue = Arc::new(catalogue.with_ceilings(ceilings));
         if let Some(settings) = store.settings() {
             catalogue.begin(&settings);
+        }
+        if let Some(listen) = beyond.filter(|_| !catalogue.known().has_tokens()) {
+            return Err(open(listen));
         }
         let handler = HttpHandler::with(
             Handle::current(),
@@ -863,7 +891,7 @@ impl Service {
             // Nobody listens any more if the service has stopped.
             failed.send(reason.to_owned()).unwrap_or_default();
         });
-        let with_token = self.token.is_some();
+        let with_token = self.token.is_some() || catalogue.known().has_tokens();
         let app = App::new(
             timers.clone(),
             Arc::clone(&clock),
@@ -879,6 +907,7 @@ impl Service {
         let app = app.with_bodies(bodies).with_leaser(Arc::clone(&leaser));
         let app = app.with_tester(tester).with_tally(Arc::clone(&tally));
         let app = app.with_events(Arc::clone(&events));
+        let app = app.with_access(beyond.is_some(), self.front.open_metrics);
         let app = app.with_cors(Origins::new(self.front.cors_origin.clone()));
         let app = app.with_answers(self.keep_answers).with_tls(tls.clone());
         let app = Arc::new(app.with_targets(self.targets));
@@ -925,6 +954,7 @@ impl Service {
                 (name, _) = signals.next() => asked = Some(name),
             }
         }
+        app.has_started();
         let sealing = Arc::clone(&app);
         upkeep.spawn(async move { reseal(&sealing).await });
         let totals = timers.overview(0)?.totals;

@@ -1,5 +1,6 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
+pub(crate) mod access;
 pub(crate) mod backfill;
 pub(crate) mod batch;
 mod cluster;
@@ -28,21 +29,20 @@ pub(crate) mod stats;
 mod stored;
 pub(crate) mod tags;
 pub(crate) mod timers;
+pub(crate) mod tokens;
 
 use std::any::Any;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, State};
 use axum::http::uri::Authority;
-use axum::http::{
-    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header,
-};
+use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -57,6 +57,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use self::access::{Access, Identity};
 use self::idempotency::Posts;
 use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
@@ -77,6 +78,7 @@ use crate::places::{Figures, Places};
 use crate::pool::Phases;
 use crate::resources::flows::{Closed, DeliveryLimits};
 use crate::resources::sealed::Vault;
+use crate::resources::token::TokenId;
 use crate::resources::{Catalogue, Resources};
 use crate::roots;
 use crate::scrub::Progress;
@@ -147,7 +149,7 @@ pub struct App {
     phases: Arc<Mutex<Phases>>,
     /// The connections of callers.
     places: Option<Arc<Places>>,
-    token: Option<Token>,
+    access: Access,
     dev: bool,
     reads: Arc<Semaphore>,
     metrics: Arc<Semaphore>,
@@ -188,6 +190,8 @@ pub struct App {
     cors: cors::Origins,
     /// What callers are shown, where TLS is spoken.
     tls: Option<Arc<ServerTls>>,
+    /// Whether the start is over: of a node, whether it has taken its shards once.
+    is_started: AtomicBool,
     next_request: AtomicU64,
     /// Told apart from those of another process by this.
     request_prefix: u32,
@@ -263,7 +267,7 @@ impl App {
             scrub: Arc::default(),
             phases: Arc::default(),
             places: None,
-            token,
+            access: Access::new(token),
             dev,
             reads: Arc::new(Semaphore::new(READS_MAX)),
             metrics: Arc::new(Semaphore::new(METRICS_MAX)),
@@ -287,6 +291,7 @@ impl App {
             keep_answers: KeepAnswers::default(),
             cors: cors::Origins::default(),
             tls: None,
+            is_started: AtomicBool::new(false),
             next_request: AtomicU64::new(1),
             // Only to tell processes apart in logs: without randomness it is merely duller.
             request_prefix: getrandom::u32().unwrap_or_default(),
@@ -532,7 +537,7 @@ impl App {
     }
 
     pub(crate) fn needs_token(&self) -> bool {
-        self.token.is_some()
+        self.access.is_needed(&self.catalogue.known())
     }
 
     /// The key of a timer, where its tag decides about its shard.
@@ -626,20 +631,16 @@ impl App {
         self.in_time(reading).await.ok_or_else(late)?
     }
 
-    /// Whether the request shows the token, if there is one to show.
-    fn admits(&self, headers: &HeaderMap) -> bool {
-        let Some(token) = &self.token else {
-            return true;
-        };
-        let mut shown = headers.get_all(header::AUTHORIZATION).iter();
-        let (Some(shown), None) = (shown.next(), shown.next()) else {
-            return false;
-        };
-        let Some((scheme, shown)) = shown.to_str().ok().and_then(|text| text.split_once(' '))
-        else {
-            return false;
-        };
-        scheme.eq_ignore_ascii_case("bearer") && token.is(shown.trim())
+    /// Says that the start is over.
+    pub(crate) fn has_started(&self) {
+        self.is_started.store(true, Ordering::Release);
+    }
+
+    /// The same API, closed where no token is there either, and with metrics that are open to everyone if that is wished.
+    #[must_use]
+    pub(crate) fn with_access(mut self, is_closed: bool, open_metrics: bool) -> Self {
+        self.access = self.access.with(is_closed, open_metrics);
+        self
     }
 
     fn request_id(&self) -> String {
@@ -663,9 +664,12 @@ pub fn router(app: Arc<App>) -> Router {
         .put(queues::put)
         .delete(queues::remove)
         .post(drain::of_queue);
+    let token = get(tokens::get).delete(tokens::revoke).post(tokens::rotate);
     let mut router = Router::new()
         .merge(dashboard::routes())
         .route("/healthz", get(operate::healthz))
+        .route("/livez", get(operate::healthz))
+        .route("/startz", get(operate::startz))
         .route("/readyz", get(operate::readyz))
         .route("/metrics", get(operate::metrics))
         .route("/openapi.json", get(described::pages::document))
@@ -705,6 +709,8 @@ pub fn router(app: Arc<App>) -> Router {
             "/v1/cluster/move-to",
             get(moving::progress).post(moving::begin),
         )
+        .route("/v1/tokens", get(tokens::list).post(tokens::create))
+        .route("/v1/tokens/{token}", token)
         .route("/v1/stats", get(stats::stats))
         .route("/v1/stats/due", get(stats::due))
         .route("/v1/simulate", post(simulate::simulate))
@@ -773,7 +779,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
 async fn around(
     State(app): State<Arc<App>>,
     route: Option<MatchedPath>,
-    request: Request<Body>,
+    mut request: Request<Body>,
     next: Next,
 ) -> Response {
     let id = app.request_id();
@@ -781,7 +787,9 @@ async fn around(
     let method = request.method().clone();
     let uri = request.uri().clone();
     let peer = request.extensions().get::<Peer>().cloned();
-    let refusal = refusal(&app, &request);
+    let refusal = refusal(&app, &request).or_else(|| unadmitted(&app, &mut request));
+    let asks = tracing::enabled!(tracing::Level::DEBUG)
+        .then(|| request.extensions().get::<Identity>().cloned());
     let mut response = match refusal {
         Some(problem) => problem.into_response(),
         // Only OPTIONS asks for it: the whole service, and no path.
@@ -796,7 +804,12 @@ async fn around(
     let status = response.status().as_u16();
     let took = app.clock.now().saturating_since(began);
     let peer = peer.as_ref().map(tracing::field::display);
-    tracing::debug!(request = id, %method, path = uri.path(), status, ?took, peer, "request");
+    let token = asks.flatten();
+    let token = token
+        .as_ref()
+        .and_then(Identity::token)
+        .map(TokenId::as_str);
+    tracing::debug!(request = id, %method, path = uri.path(), status, ?took, peer, token, "request");
     app.requests
         .get_or_create(&RequestLabels {
             method: label(&method),
@@ -824,7 +837,10 @@ async fn gated(app: &App, request: Request<Body>, next: Next) -> Response {
     let Some(moves) = &app.moves else {
         return next.run(request).await;
     };
-    if matches!(request.uri().path(), "/healthz" | "/metrics" | moving::PATH) {
+    if matches!(
+        request.uri().path(),
+        "/healthz" | "/livez" | "/metrics" | moving::PATH
+    ) {
         return next.run(request).await;
     }
     match moves.gate().pass(HELD_AT_MOST).await {
@@ -855,27 +871,32 @@ fn refusal(app: &App, request: &Request<Body>) -> Option<Problem> {
     if let Some(refusal) = ill_formed(request) {
         return Some(refusal);
     }
-    if app.token.is_none()
+    if !app.needs_token()
         && let Some(refusal) = from_elsewhere(request, &app.cors)
     {
         return Some(refusal);
     }
-    let guarded = uri.path() == "/v1" || uri.path().starts_with("/v1/");
-    if guarded && !app.admits(request.headers()) {
-        return Some(Problem::new(
-            Code::Unauthorized,
-            "send the token as authorization: Bearer <token>",
-        ));
-    }
-    if guarded {
-        return request::unknown_wishes(request);
-    }
     None
+}
+
+/// Why the request is refused for what its token opens, and then for what it wishes. Notes who asks.
+fn unadmitted(app: &App, request: &mut Request<Body>) -> Option<Problem> {
+    let wanted = access::scope_of(request.method(), request.uri().path());
+    match access::admit(app, request, wanted) {
+        Ok(identity) => {
+            request.extensions_mut().insert(identity);
+            wanted.and_then(|_| request::unknown_wishes(request))
+        }
+        Err(problem) => Some(problem),
+    }
 }
 
 /// Whether this is what an operator asks for to see how the service does.
 fn is_of_operator(path: &str) -> bool {
-    matches!(path, "/healthz" | "/readyz" | "/metrics")
+    matches!(
+        path,
+        "/healthz" | "/livez" | "/readyz" | "/startz" | "/metrics"
+    )
 }
 
 /// Why a request is refused that another reader of it, in front of this one, may take for something

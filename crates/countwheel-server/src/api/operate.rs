@@ -1,7 +1,9 @@
 //! Health, readiness and metrics, for operators.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -9,9 +11,11 @@ use countwheel_durable::store::{Durability, StoreError};
 use countwheel_durable::{Health, Trouble};
 use serde::Serialize;
 
+use super::access::Identity;
 use super::problem::{Code, Problem};
 use super::{App, answer};
 use crate::metrics::{self, Form, NodeFigures};
+use crate::resources::token::Scope;
 use crate::time::format_time;
 
 #[derive(Serialize)]
@@ -50,9 +54,9 @@ impl Degraded {
 }
 
 /// The answer of one that works: `well`, unless something is degraded.
-fn works(app: &App, headers: &HeaderMap, well: &'static str) -> Response {
+fn works(app: &App, asks: &Identity, well: &'static str) -> Response {
     let troubles = app.troubles();
-    let with_names = app.admits(headers);
+    let with_names = asks.has(Scope::Read);
     let degraded = troubles.iter();
     let mut degraded: Vec<_> = degraded.map(|one| Degraded::of(one, with_names)).collect();
     if !with_names {
@@ -75,20 +79,33 @@ fn works(app: &App, headers: &HeaderMap, well: &'static str) -> Response {
 /// Red only when the process should be replaced.
 pub(super) async fn healthz(
     State(app): State<Arc<App>>,
-    headers: HeaderMap,
+    Extension(asks): Extension<Identity>,
 ) -> Result<Response, Problem> {
     match app.timers.health() {
         Health::Lost(reason) | Health::Failed(reason) => {
             Err(Problem::new(Code::Unavailable, reason))
         }
-        Health::Running | Health::Stopping | Health::Stopped => Ok(works(&app, &headers, "ok")),
+        Health::Running | Health::Stopping | Health::Stopped => Ok(works(&app, &asks, "ok")),
     }
+}
+
+/// Red until the start is over.
+pub(super) async fn startz(State(app): State<Arc<App>>) -> Result<Response, Problem> {
+    if app.is_started.load(Ordering::Acquire) {
+        let status = Status {
+            status: "started",
+            durability: None,
+            degraded: Vec::new(),
+        };
+        return Ok(answer(StatusCode::OK, &status));
+    }
+    Err(Problem::new(Code::Unavailable, "the start is not over"))
 }
 
 /// Red when no traffic should come here.
 pub(super) async fn readyz(
     State(app): State<Arc<App>>,
-    headers: HeaderMap,
+    Extension(asks): Extension<Identity>,
 ) -> Result<Response, Problem> {
     match app.timers.health() {
         Health::Lost(reason) | Health::Failed(reason) => {
@@ -102,7 +119,7 @@ pub(super) async fn readyz(
             let away = |error: StoreError| Problem::new(Code::StoreUnavailable, error.to_string());
             app.measure(move |timers| timers.reach().map_err(away))
                 .await?;
-            Ok(works(&app, &headers, "ready"))
+            Ok(works(&app, &asks, "ready"))
         }
         _ => Err(Problem::new(Code::Unavailable, "shutting down")),
     }

@@ -1,5 +1,7 @@
 //! Refusals: every answer that is not a success, in the form of RFC 9457.
 
+use std::time::Duration;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use countwheel_durable::store::StoreError;
@@ -28,6 +30,8 @@ pub(crate) struct Problem {
     /// Of a lease that was asked about: of which timer, and who has it.
     lease: Option<Box<Map<String, Value>>>,
     item: Option<u16>,
+    /// When to ask again, in seconds, where that is not as for every refusal with the code.
+    retry_in: Option<u32>,
 }
 
 /// What is wrong, as the API's table of errors names it.
@@ -293,7 +297,15 @@ impl Problem {
             ceiling: None,
             lease: None,
             item: None,
+            retry_in: None,
         }
+    }
+
+    /// The same with when to ask again, in whole seconds.
+    pub(crate) fn retry_in(mut self, wait: Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        self.retry_in = u32::try_from(seconds).ok();
+        self
     }
 
     /// The same with the operation of a batch that it is about, counted from 0.
@@ -438,7 +450,9 @@ impl IntoResponse for Problem {
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if let Some(seconds) = self.code.retry_after() {
+        if let Some(seconds) = self.retry_in {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        } else if let Some(seconds) = self.code.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
         }
         if self.code == Code::Unauthorized {

@@ -82,10 +82,10 @@ pub struct Put {
 #[command(next_help_heading = "Server")]
 pub(crate) struct Asked {
     #[command(flatten)]
-    service: Service,
+    pub(super) service: Service,
     /// Print the server's JSON, one line for each result
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// One endpoint.

@@ -37,6 +37,7 @@ mod snapshot;
 mod stats;
 mod table;
 mod text;
+pub mod token;
 pub mod transfer;
 mod watch;
 mod work;
@@ -113,6 +114,9 @@ pub enum Command {
     /// Put, show and remove the settings of a queue
     #[command(subcommand)]
     Queue(queue::Queue),
+    /// Make, show, rotate and revoke tokens: what callers show, and what each opens
+    #[command(subcommand)]
+    Token(token::Token),
     /// Print what happens: a line for each event
     Events(events::Events),
     /// Follow one timer until it is done, dead or removed
@@ -218,6 +222,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Stats(stats) => stats.run(terminal).await,
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,
+        Command::Token(token) => token.run(terminal).await,
         Command::Events(events) => events.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,
         Command::Simulate(simulate) => simulate.run(terminal).await,
@@ -289,6 +294,8 @@ enum Failure {
     Usage(String),
     #[error("{0}")]
     Client(#[from] ClientError),
+    #[error("{directory}: {why}")]
+    Data { directory: String, why: String },
     #[error("{path}: {source}")]
     Trace { path: String, source: TraceError },
     #[error("{path}: {source}; {}", imported(*set))]
@@ -366,6 +373,7 @@ impl Failure {
             | Self::Batch { source: error, .. } => exit_of(error),
             Self::Cut { .. } => Exit::Unreachable,
             Self::Output(_)
+            | Self::Data { .. }
             | Self::Removed { .. }
             | Self::NoOutput
             | Self::NoExport

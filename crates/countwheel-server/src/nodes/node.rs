@@ -92,6 +92,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
         body_memory,
         payload_ceiling_mib,
         timeout_ceiling,
+        open_metrics,
     } = &args.front;
     let format = args.log.log_format.to_possible_value();
     let format = format.map_or(String::new(), |format| format.get_name().to_owned());
@@ -122,9 +123,9 @@ fn passed_on(args: &Dev) -> Vec<String> {
     let origins = cors_origin.iter().filter_map(|origin| origin.to_str().ok());
     options.extend(origins.map(|origin| ("--cors-origin", origin.to_owned())));
     let options = options.into_iter();
-    options
-        .flat_map(|(name, value)| [name.to_owned(), value])
-        .collect()
+    let options = options.flat_map(|(name, value)| [name.to_owned(), value]);
+    let switches = open_metrics.then(|| "--open-metrics".to_owned());
+    options.chain(switches).collect()
 }
 
 /// Says what a node prints first, and reads the rest so that it never waits.

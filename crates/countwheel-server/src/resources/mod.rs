@@ -1,4 +1,4 @@
-//! Queues and endpoints as stored things: each is a setting of the store, and all of them are in memory, parsed once
+//! Queues, endpoints and tokens as stored things: each is a setting of the store, and all of them are in memory, parsed once
 //! for each of their versions.
 
 pub(crate) mod blocked;
@@ -15,6 +15,7 @@ pub(crate) mod rules;
 pub(crate) mod sealed;
 pub(crate) mod signature;
 pub(crate) mod statuses;
+pub(crate) mod token;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use countwheel_durable::{
     Keep, QueueName, Request, Retention, RetryPolicy, SettingName, SettingPrecondition, Settings,
     SettingsVersion, Timers,
 };
-use countwheel_time::{Clock, Instant};
+use countwheel_time::{Clock, Instant, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use rustls::RootCertStore;
 use serde_json::Value;
@@ -38,6 +39,7 @@ use self::endpoint::{Endpoint, EndpointName, Opened};
 use self::failing::Failing;
 use self::queue::{Mode, Queue};
 use self::sealed::Vault;
+use self::token::{Shown, StoredToken, TOKEN, TokenId};
 use crate::api::events::Changed;
 use crate::api::json::{self, Field};
 use crate::api::retry;
@@ -127,7 +129,15 @@ pub(crate) struct Resources {
     version: SettingsVersion,
     endpoints: BTreeMap<EndpointName, Entry<Opened>>,
     queues: BTreeMap<QueueName, Entry<Queue>>,
+    tokens: BTreeMap<TokenId, Entry<StoredToken>>,
+    /// Whether something is stored as a token, whether it can be read or not.
+    has_tokens: bool,
+    /// Whose certificate has which name.
+    certificates: BTreeMap<String, TokenId>,
 }
+
+/// A token that was shown, and its id.
+type Known<'a> = (&'a TokenId, &'a Arc<StoredToken>);
 
 impl Resources {
     /// Those of the settings. What `before` has in the same version is taken from there.
@@ -165,9 +175,56 @@ impl Resources {
                     Entry { version, what }
                 });
                 now.queues.insert(queue, entry);
+            } else if let Some(id) = text.strip_prefix(TOKEN) {
+                now.has_tokens = true;
+                let Some(id) = TokenId::new(id) else {
+                    continue;
+                };
+                let what = StoredToken::of_value(&value.value).map(Arc::new);
+                let certificate = what.as_ref().and_then(|it| it.certificate.clone());
+                if let Some(name) = certificate {
+                    now.certificates.insert(name, id.clone());
+                }
+                now.tokens.insert(id, Entry { version, what });
             }
         }
         now
+    }
+
+    /// Whether there are tokens: then one has to be shown.
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.has_tokens
+    }
+
+    /// The token with that id.
+    pub(crate) fn token(&self, id: &TokenId) -> Option<&Entry<StoredToken>> {
+        self.tokens.get(id)
+    }
+
+    /// All tokens, in order of id.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = (&TokenId, &Entry<StoredToken>)> {
+        self.tokens.iter()
+    }
+
+    /// Whether a token is for the certificate with this name.
+    pub(crate) fn has_certificate(&self, name: &str) -> bool {
+        self.certificates.contains_key(name)
+    }
+
+    /// The token that was shown, if it counts now.
+    pub(crate) fn shown_token(&self, shown: &str, now: Timestamp) -> Option<Known<'_>> {
+        let shown = Shown::read(shown)?;
+        let (id, entry) = self.tokens.get_key_value(&shown.id)?;
+        let token = entry.what.as_ref()?;
+        token.is(&shown, now).then_some((id, token))
+    }
+
+    /// The token of whoever has shown a certificate with this name, if it counts now.
+    pub(crate) fn token_of_certificate(&self, name: &str, now: Timestamp) -> Option<Known<'_>> {
+        let id = self.certificates.get(name)?;
+        let (id, entry) = self.tokens.get_key_value(id)?;
+        let token = entry.what.as_ref()?;
+        token.counts(now).then_some((id, token))
     }
 
     /// The endpoint of that name.

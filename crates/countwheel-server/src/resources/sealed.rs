@@ -204,7 +204,7 @@ fn key_of(line: &str) -> Option<[u8; KEY_BYTES]> {
     BASE64_STANDARD.decode(line).ok()?.try_into().ok()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

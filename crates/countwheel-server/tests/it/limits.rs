@@ -13,7 +13,7 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 28] = [
+const ELSEWHERE: [&str; 30] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "time for a handshake of TLS",
@@ -28,6 +28,8 @@ const ELSEWHERE: [&str; 28] = [
     "`per_second` of a `rate`",
     "`ca`, `certificate`",
     "`key` of a `client_certificate`",
+    "tokens",
+    "wrong tokens of an address within a minute",
     "an endpoint or the settings of a queue, as they are stored",
     "all endpoints, queues, drains, purges and jobs",
     "timers that name an endpoint and are counted",
@@ -89,6 +91,21 @@ fn nack(client: &mut Client, more: &str) -> Answer {
     let item = r#""queue":"q","key":"none","token":"000000000000000000000000""#;
     let body = format!(r#"{{"items":[{{{item},{more}}}]}}"#);
     client.json("POST", "/v1/leases:nack", &body)
+}
+
+/// Makes a token. The first one closes the API: whoever made it shows it from then on.
+fn token(client: &mut Client, body: &str) -> Answer {
+    let is_closed = client
+        .headers
+        .iter()
+        .any(|(name, _)| name == "authorization");
+    if !is_closed {
+        let first = r#"{"name":"first","scopes":["admin"]}"#;
+        let first = client.json("POST", "/v1/tokens", first).expect(201);
+        let shown = format!("Bearer {}", first["token"].as_str().unwrap());
+        client.headers.push(("authorization".to_owned(), shown));
+    }
+    client.json("POST", "/v1/tokens", body)
 }
 
 /// Sends what has so much of what the row is about.
@@ -330,6 +347,21 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
                 client.json("POST", "/v1/queues/q:cancel-purge", "{}");
             }
             return answer;
+        }
+        "`name` of a token" | "`expires_in` of a token" | "`certificate` of a token" => {
+            let (mut name, mut rest) = ("a".to_owned(), String::new());
+            match limit {
+                "`name` of a token" => name = long(amount),
+                "`expires_in` of a token" => rest = format!(r#","expires_in":{amount}"#),
+                _ => rest = format!(r#","certificate":"dns:{}""#, long(amount - 4)),
+            }
+            let body = format!(r#"{{"name":"{name}","scopes":["admin"]{rest}}}"#);
+            return token(client, &body);
+        }
+        "`overlap` of a rotation" => {
+            let id = token(client, r#"{"name":"a","scopes":["admin"]}"#).expect(201)["id"].clone();
+            let path = format!("/v1/tokens/{}:rotate", id.as_str().unwrap());
+            return client.json("POST", &path, &format!(r#"{{"overlap":{amount}}}"#));
         }
         "failures of a `breaker`" => (
             path(ENDPOINT),
@@ -673,6 +705,24 @@ fn left_out(client: &mut Client, limit: &str) -> Option<String> {
                 / 86_400;
             assert!((8..=9).contains(&days), "{shown}");
             words("as `retry` says")
+        }
+        "`expires_in` of a token" | "`certificate` of a token" => {
+            let made = token(client, r#"{"name":"a","scopes":["admin"]}"#).expect(201);
+            let field = limit.trim_matches('`').split('`').next().unwrap();
+            absent(
+                &made[if field == "expires_in" {
+                    "expires"
+                } else {
+                    field
+                }],
+            )
+        }
+        "`overlap` of a rotation" => {
+            let made = token(client, r#"{"name":"a","scopes":["admin"]}"#).expect(201);
+            let path = format!("/v1/tokens/{}:rotate", made["id"].as_str().unwrap());
+            let rotated = client.send("POST", &path, &[], b"").expect(200);
+            assert_eq!(rotated["before_until"], Value::Null);
+            words("0 s")
         }
         "`payload_limit`" => absent(&made(client, "/v1/queues/q", &json!({}))["payload_limit"]),
         "body of a timer" => {

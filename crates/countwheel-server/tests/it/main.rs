@@ -40,5 +40,6 @@ mod stats;
 mod streams;
 mod support;
 mod tls;
+mod tokens;
 mod transfer;
 mod unread;

@@ -113,11 +113,13 @@ impl Server {
     }
 
     pub(crate) fn spawn(mut command: Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .unwrap();
+        command.stderr(Stdio::inherit());
+        Self::logging(command)
+    }
+
+    /// The same of a command that says where its log goes.
+    pub(crate) fn logging(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut ready = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         while !ready.contains("ready") {

@@ -552,6 +552,51 @@ fn callers_show_a_certificate_of_the_authority_that_is_named() {
 }
 
 #[test]
+fn a_certificate_stands_for_the_token_that_names_it() {
+    let directory = Directory::new();
+    let authority = Authority::new(&directory.0, "ours");
+    let named = authority.sign("named", |params| {
+        let uri = "spiffe://example.org/worker".try_into().unwrap();
+        params.subject_alt_names.push(SanType::URI(uri));
+    });
+    let common = authority.sign("worker 7", |params| params.subject_alt_names.clear());
+    let mut flags = authority.host("shown").flags();
+    flags.push(format!("--tls-client-ca={}", authority.file().display()));
+    flags.push("--tls-client-auth=optional".to_owned());
+    let server = start(&directory, &flags);
+    let mut admin = server.client();
+    let mut token = |body: &str| admin.json("POST", "/v1/tokens", body).expect(201);
+    let first = token(r#"{"name":"first","scopes":["admin"]}"#);
+    let shown = format!("Bearer {}", first["token"].as_str().unwrap());
+    let mut admin = server.client();
+    admin.headers.push(("authorization".to_owned(), shown));
+    let mut token = |body: &str| admin.json("POST", "/v1/tokens", body).expect(201);
+    let worker =
+        r#"{"name":"w","scopes":["read"],"certificate":"uri:spiffe://example.org/worker"}"#;
+    let made = token(worker);
+    assert!(made.get("token").is_none());
+    let address = tls_address(&server);
+    let status = |shows, path| {
+        let mut stream = connect(&address, authority.caller(&[&TLS13], shows)).unwrap();
+        ask(&mut stream, path).unwrap().status
+    };
+    assert_eq!(status(Some(&named), "/v1/queues"), 200);
+    assert_eq!(status(Some(&named), "/v1/tokens"), 403);
+    assert_eq!(status(Some(&common), "/v1/queues"), 401);
+    assert_eq!(status(None, "/v1/queues"), 401);
+    let again = admin.json("POST", "/v1/tokens", worker);
+    assert_eq!(again.problem(), (409, "conflict".into()));
+    // What is shown as a token counts alone, right or wrong.
+    let mut stream = connect(&address, authority.caller(&[&TLS13], Some(&named))).unwrap();
+    let request = "GET /v1/queues HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer x\r\n\r\n";
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    assert_eq!(read_answer(&mut stream, false).unwrap().status, 401);
+    let path = format!("/v1/tokens/{}", made["id"].as_str().unwrap());
+    admin.send("DELETE", &path, &[], b"").expect(200);
+    assert_eq!(status(Some(&named), "/v1/queues"), 401);
+}
+
+#[test]
 fn the_commands_trust_a_file_and_show_a_certificate() {
     let directory = Directory::new();
     let authority = Authority::new(&directory.0, "ours");

@@ -1,8 +1,8 @@
 //! The objects that answers have.
 
 use super::requests::{
-    CLOUDEVENTS, HEADERS, METHOD, MISSED, OVERLAP, PRIORITY, RETRY_POLICY, SPAN_TEXT, STATUSES,
-    TAGS, TIME,
+    CLOUDEVENTS, HEADERS, METHOD, MISSED, OVERLAP, PRIORITY, RETRY_POLICY, SCOPE, SPAN_TEXT,
+    STATUSES, TAGS, TIME,
 };
 use super::{Kind, Named, Shape, may, need};
 use crate::api::events::KINDS;
@@ -1265,6 +1265,76 @@ shape!(
 );
 
 shape!(
+    TOKEN,
+    "Token",
+    "A token, without its secret.",
+    &[
+        need("id", TEXT, "The id."),
+        need("revision", REVISION, "The revision of the token."),
+        need("name", TEXT, "What it is for."),
+        need(
+            "scopes",
+            Kind::Set {
+                of: &SCOPE,
+                least: 1,
+                most: 5,
+            },
+            "What it opens.",
+        ),
+        may(
+            "certificate",
+            TEXT,
+            "The name of the certificate that stands for its secret."
+        ),
+        need("created", TIME, "When it was made."),
+        may("expires", TIME, "When it ends."),
+        may(
+            "before_until",
+            TIME,
+            "Until when the secret before the last rotation counts."
+        ),
+    ]
+);
+
+shape!(
+    TOKEN_MADE,
+    "TokenMade",
+    "A token with its secret.",
+    &[&TOKEN],
+    &[may(
+        "token",
+        TEXT,
+        "The token: cwt_, the id, _ and the secret. The service does not know it later. A token that a certificate stands for has \
+         none."
+    )]
+);
+
+shape!(
+    TOKENS,
+    "Tokens",
+    "All tokens.",
+    &[need(
+        "tokens",
+        Kind::List {
+            of: &Kind::Object(&TOKEN),
+            least: 0,
+            most: 1_000,
+        },
+        "The tokens in order of their ids.",
+    )]
+);
+
+shape!(
+    TOKEN_REVOKED,
+    "TokenRevoked",
+    "A token is revoked.",
+    &[
+        need("id", TEXT, "The id."),
+        need("revoked", Kind::Truth, "true."),
+    ]
+);
+
+shape!(
     TESTED,
     "EndpointTested",
     "What came of a test.",
@@ -1879,7 +1949,7 @@ shape!(
     &[
         need(
             "status",
-            Kind::Words(&["ok", "ready", "degraded"]),
+            Kind::Words(&["ok", "ready", "started", "degraded"]),
             "In one word."
         ),
         may(

@@ -18,7 +18,7 @@ pub(crate) static TEXT: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// What the groups of operations are about.
-const GROUPS: [(&str, &str); 12] = [
+const GROUPS: [(&str, &str); 13] = [
     (
         "timers",
         "Set, move, remove, get, list, fire, revive and resend timers.",
@@ -30,6 +30,10 @@ const GROUPS: [(&str, &str); 12] = [
     ),
     ("leases", "Workers fetch the timers of queues of mode pull."),
     ("endpoints", "Places for deliveries that have names."),
+    (
+        "tokens",
+        "Tokens, and what each opens: read, write, deliver, metrics or all (admin).",
+    ),
     ("jobs", "Changes of many timers in the background."),
     (
         "figures",
@@ -83,7 +87,7 @@ fn document() -> Value {
                 "token": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The token of the service, where one is configured.",
+                    "description": "The token of the service, where one is configured, or one of /v1/tokens with the scope that the operation wants.",
                 },
             },
         },
@@ -116,7 +120,7 @@ impl Writer {
         put("operationId", operation.id.into());
         put("tags", json!([operation.group]));
         put("summary", operation.doc.into());
-        if operation.is_guarded() {
+        if operation.wants_token() {
             // Only where a token is configured is one asked for.
             put("security", json!([{"token": []}, {}]));
         }

@@ -162,11 +162,21 @@ static TRACEPARENT: Parameter = parameter(
 static TRACESTATE: Parameter = parameter("tracestate", Kind::TEXT, "More of that trace.");
 
 /// The parameters that paths have.
-pub(crate) static OF_PATHS: [Parameter; 8] = [
+pub(crate) static OF_PATHS: [Parameter; 9] = [
     parameter("queue", QUEUE, "The name of the queue."),
     parameter("key", KEY, "The key of the timer, percent-encoded."),
     parameter("name", ENDPOINT, "The name of the endpoint."),
     parameter("id", Kind::COUNT, "The number of the job."),
+    parameter(
+        "token",
+        Kind::Text {
+            least: 12,
+            most: 12,
+            pattern: "^[0-9a-f]+$",
+            format: "",
+        },
+        "The id of the token.",
+    ),
     parameter("node", Kind::text(1, usize::MAX), "The name of the node."),
     parameter("shard", Kind::whole(0, 65_535), "The number of the shard."),
     parameter(
@@ -986,6 +996,90 @@ pub(crate) static TEST_ENDPOINT: Operation = Operation {
     )
 };
 
+pub(crate) static LIST_TOKENS: Operation = Operation {
+    answers: &[json(200, &answers::TOKENS, "All tokens.")],
+    ..operation(
+        "listTokens",
+        "tokens",
+        "GET",
+        "/v1/tokens",
+        "Lists tokens in order of their ids, without their secrets.",
+    )
+};
+pub(crate) static CREATE_TOKEN: Operation = Operation {
+    request: Request::Needed(&requests::CREATE_TOKEN),
+    answers: &[json(
+        201,
+        &answers::TOKEN_MADE,
+        "The token, which is shown this once.",
+    )],
+    refusals: &[Code::Conflict, Code::StorageFull],
+    ..operation(
+        "createToken",
+        "tokens",
+        "POST",
+        "/v1/tokens",
+        "Makes a token.",
+    )
+};
+pub(crate) static GET_TOKEN: Operation = Operation {
+    headers: &[&KNOWN],
+    answers: &[
+        json(200, &answers::TOKEN, "The token, without its secret.").with(&[&ETAG]),
+        Answer {
+            status: 304,
+            doc: "The caller has asked for whatever has changed by *.",
+            body: AnswerBody::Nothing,
+            headers: &[&ETAG],
+        },
+    ],
+    refusals: &[Code::NotFound, Code::Unreadable],
+    ..operation(
+        "getToken",
+        "tokens",
+        "GET",
+        "/v1/tokens/{token}",
+        "Shows a token, but not its secret.",
+    )
+};
+pub(crate) static REVOKE_TOKEN: Operation = Operation {
+    headers: &[&IF_MATCH],
+    answers: &[json(
+        200,
+        &answers::TOKEN_REVOKED,
+        "The token opens nothing any more.",
+    )],
+    refusals: &[
+        Code::NotFound,
+        Code::Conflict,
+        Code::RevisionMismatch,
+        Code::StorageFull,
+    ],
+    ..operation(
+        "revokeToken",
+        "tokens",
+        "DELETE",
+        "/v1/tokens/{token}",
+        "Revokes a token.",
+    )
+};
+pub(crate) static ROTATE_TOKEN: Operation = Operation {
+    request: Request::Optional(&requests::ROTATE_TOKEN),
+    answers: &[json(
+        200,
+        &answers::TOKEN_MADE,
+        "The token with its new secret, which is shown this once.",
+    )],
+    refusals: &[Code::NotFound, Code::Unreadable, Code::StorageFull],
+    ..operation(
+        "rotateToken",
+        "tokens",
+        "POST",
+        "/v1/tokens/{token}:rotate",
+        "Gives a token another secret.",
+    )
+};
+
 pub(crate) static LIST_JOBS: Operation = Operation {
     answers: &[json(200, &answers::JOBS, "All jobs that are shown.")],
     ..operation("listJobs", "jobs", "GET", "/v1/jobs", "Lists jobs.")
@@ -1318,6 +1412,26 @@ pub(crate) static HEALTHZ: Operation = Operation {
         "Says whether the process works.",
     )
 };
+pub(crate) static LIVEZ: Operation = Operation {
+    answers: &[json(200, &answers::HEALTHY, "The process works.")],
+    ..operation(
+        "getLiveness",
+        "operation",
+        "GET",
+        "/livez",
+        "Says whether the process works, as /healthz does.",
+    )
+};
+pub(crate) static STARTZ: Operation = Operation {
+    answers: &[json(200, &answers::HEALTHY, "The start is over.")],
+    ..operation(
+        "getStart",
+        "operation",
+        "GET",
+        "/startz",
+        "Says whether the start is over.",
+    )
+};
 pub(crate) static READYZ: Operation = Operation {
     answers: &[json(200, &answers::HEALTHY, "The service takes requests.")],
     ..operation(
@@ -1335,6 +1449,7 @@ pub(crate) static METRICS: Operation = Operation {
         body: AnswerBody::Of(&["text/plain", "application/openmetrics-text"]),
         headers: &[],
     }],
+    refusals: &[Code::Unauthorized, Code::Forbidden],
     ..operation(
         "getMetrics",
         "operation",
@@ -1406,7 +1521,7 @@ pub(crate) static PROBLEM: Operation = Operation {
 };
 
 /// All of them, in the order of the document.
-pub(crate) static ALL: [&Operation; 60] = [
+pub(crate) static ALL: [&Operation; 67] = [
     &SET,
     &GET,
     &MOVE,
@@ -1442,6 +1557,11 @@ pub(crate) static ALL: [&Operation; 60] = [
     &PUT_ENDPOINT,
     &REMOVE_ENDPOINT,
     &TEST_ENDPOINT,
+    &LIST_TOKENS,
+    &CREATE_TOKEN,
+    &GET_TOKEN,
+    &REVOKE_TOKEN,
+    &ROTATE_TOKEN,
     &LIST_JOBS,
     &BEGIN_JOB,
     &GET_JOB,
@@ -1461,6 +1581,8 @@ pub(crate) static ALL: [&Operation; 60] = [
     &MOVE_PROGRESS,
     &BEGIN_MOVE,
     &HEALTHZ,
+    &LIVEZ,
+    &STARTZ,
     &READYZ,
     &METRICS,
     &OPENAPI,
@@ -1483,8 +1605,9 @@ const OF_ALL: [Code; 10] = [
     Code::Unavailable,
 ];
 /// What those under `/v1` may be refused for beside that.
-const OF_V1: [Code; 4] = [
+const OF_V1: [Code; 5] = [
     Code::Unauthorized,
+    Code::Forbidden,
     Code::StoreUnavailable,
     Code::ShardUnavailable,
     Code::Unknown,
@@ -1496,6 +1619,11 @@ impl Operation {
     /// Whether a token is asked for, where there is one.
     pub(crate) fn is_guarded(&self) -> bool {
         self.path.starts_with("/v1/")
+    }
+
+    /// Whether a token has to be shown where there are tokens.
+    pub(crate) fn wants_token(&self) -> bool {
+        self.is_guarded() || self.path == "/metrics"
     }
 
     /// The names of the parameters of the query.

@@ -29,13 +29,13 @@ impl Code {
                 "The caller names another endpoint.",
             ),
             Self::Unauthorized => (
-                "The token is missing or wrong.",
-                "The caller sends the token of the service as authorization: Bearer <token>.",
+                "The token is missing or wrong, was revoked or has expired.",
+                "The caller sends a token as authorization: Bearer <token>.",
             ),
             Self::Forbidden => (
-                "No token is configured, and the request came under another name than this machine's or from a web page of \
-                 another origin.",
-                "The operator configures a token, or the caller asks from this machine.",
+                "The token lacks the scope of the operation. Or no token is configured, and the request came under another name \
+                 than this machine's or from a web page of another origin.",
+                "The caller shows a token with the scope. The operator configures a token, or the caller asks from this machine.",
             ),
             Self::NotFound => (
                 "There is no timer, endpoint, queue, job or shard of that name, or no such path.",

@@ -1,6 +1,7 @@
 //! The objects that requests have.
 
 use super::{Field, Kind, Named, Rule, Shape, may, need};
+use crate::resources::token::Scope;
 
 const NAME: &str = r"^[A-Za-z0-9._:-]+$";
 const TAG: &str = "^[A-Za-z0-9._:/=-]+$";
@@ -135,6 +136,7 @@ pub(crate) const TAGS: Kind = Kind::Set {
     least: 0,
     most: 8,
 };
+pub(crate) const SCOPE: Kind = Kind::Words(&Scope::WORDS);
 const URL: Kind = Kind::Text {
     least: 8,
     most: 2_048,
@@ -1045,6 +1047,61 @@ pub(crate) static JOB_FILTER: Shape = Shape {
         may("due_after", TIME, "Only timers due then or later.").or("any time"),
         may("due_before", TIME, "Only timers due earlier.").or("any time"),
     ],
+    rules: &[],
+    is_open: false,
+};
+
+pub(crate) static CREATE_TOKEN: Shape = Shape {
+    name: "CreateToken",
+    doc: "A token to be made.",
+    with: &[],
+    fields: &[
+        need(
+            "name",
+            Kind::text(1, 128),
+            "What the token is for: up to 128 bytes.",
+        ),
+        need(
+            "scopes",
+            Kind::Set {
+                of: &SCOPE,
+                least: 1,
+                most: 5,
+            },
+            "What the token opens.",
+        ),
+        may(
+            "certificate",
+            Kind::Text {
+                least: 4,
+                most: 512,
+                pattern: "^(dns|uri|cn):[^\\x00-\\x1f]+$",
+                format: "",
+            },
+            "The name of a certificate that stands for the token, such as dns:worker.example. The token has no secret then.",
+        )
+        .or("a secret"),
+        may(
+            "expires_in",
+            DURATION,
+            "After how long the token opens nothing any more: 1 s to 3,650 days.",
+        )
+        .or("never"),
+    ],
+    rules: &[],
+    is_open: false,
+};
+
+pub(crate) static ROTATE_TOKEN: Shape = Shape {
+    name: "RotateToken",
+    doc: "A token that gets another secret.",
+    with: &[],
+    fields: &[may(
+        "overlap",
+        DURATION,
+        "For how long the secret before counts still: up to 30 days.",
+    )
+    .or("0")],
     rules: &[],
     is_open: false,
 };

@@ -1,0 +1,337 @@
+//! Who may ask for what: the token or the certificate that a request shows, and the scope that its operation wants.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, header};
+use countwheel_time::Instant;
+use parking_lot::Mutex;
+
+use super::problem::{Code, Problem};
+use super::{App, Token};
+use crate::callers::{Caller, Peer};
+use crate::resources::Resources;
+use crate::resources::token::{Scope, StoredToken, TokenId};
+
+/// How many wrong tokens an address may show in a while.
+pub(crate) const WRONG_MAX: u32 = 20;
+/// How long that while is.
+pub(crate) const WRONG_FOR: Duration = Duration::from_secs(60);
+/// How many addresses are told apart. Those of others are counted together.
+const ADDRESSES_MAX: usize = 4_096;
+
+/// The scope that a request wants, by its method and its path; `None` for what is open to everyone.
+///
+/// A path that leads nowhere wants the least: whoever may not read learns nothing of it.
+pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
+    if path == "/metrics" {
+        return Some(Scope::Metrics);
+    }
+    if path != "/v1" && !path.starts_with("/v1/") {
+        return None;
+    }
+    let rest = path.strip_prefix("/v1/").unwrap_or_default();
+    let (first, more) = rest.split_once('/').unwrap_or((rest, ""));
+    let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    Some(match first {
+        "tokens" => Scope::Admin,
+        _ if reads => Scope::Read,
+        "simulate" => Scope::Read,
+        "batch" | "jobs" => Scope::Write,
+        _ if first == "leases" || first.starts_with("leases:") => Scope::Deliver,
+        "queues" => match more.split_once('/') {
+            Some((_, of_queue)) if of_queue == "timers" || of_queue.starts_with("timers/") => {
+                Scope::Write
+            }
+            None if more.ends_with(":lease") => Scope::Deliver,
+            _ => Scope::Admin,
+        },
+        _ => Scope::Admin,
+    })
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+pub(crate) enum Identity {
+    /// Somebody, where no token is needed.
+    Anyone,
+    /// Somebody who has shown no token where one is needed, and asks for what is open.
+    Nobody,
+    /// Whoever has the token that was given to the program.
+    Configured,
+    /// Whoever has a token that is stored, or its certificate.
+    Token(TokenId, Arc<StoredToken>),
+}
+
+impl Identity {
+    /// The id of the token that is stored.
+    pub(crate) fn token(&self) -> Option<&TokenId> {
+        match self {
+            Self::Token(id, _) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Whether whoever it is may do what wants this scope.
+    pub(crate) fn has(&self, wanted: Scope) -> bool {
+        match self {
+            Self::Anyone | Self::Configured => true,
+            Self::Nobody => false,
+            Self::Token(_, token) => token.has(wanted),
+        }
+    }
+}
+
+/// What opens the API.
+#[derive(Debug)]
+pub(crate) struct Access {
+    configured: Option<Token>,
+    /// Whether the API is closed though no token is there.
+    is_closed: bool,
+    /// Whether tokens were there. Once it was closed, the API stays so until the process ends.
+    was_closed: AtomicBool,
+    open_metrics: bool,
+    wrong: Mutex<Wrong>,
+}
+
+impl Access {
+    pub(crate) fn new(configured: Option<Token>) -> Self {
+        Self {
+            configured,
+            is_closed: false,
+            was_closed: AtomicBool::new(false),
+            open_metrics: false,
+            wrong: Mutex::default(),
+        }
+    }
+
+    /// The same, closed as well where no token is there; the metrics are open to everyone if that is wished.
+    pub(crate) fn with(mut self, is_closed: bool, open_metrics: bool) -> Self {
+        self.is_closed = is_closed;
+        self.open_metrics = open_metrics;
+        self
+    }
+
+    pub(crate) fn has_configured(&self) -> bool {
+        self.configured.is_some()
+    }
+
+    /// Whether a token has to be shown.
+    pub(crate) fn is_needed(&self, known: &Resources) -> bool {
+        if self.configured.is_some() || self.is_closed {
+            return true;
+        }
+        if known.has_tokens() {
+            self.was_closed.store(true, Ordering::Relaxed);
+        }
+        self.was_closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is the token that was configured.
+    fn is_configured(&self, shown: &str) -> bool {
+        self.configured.as_ref().is_some_and(|it| it.is(shown))
+    }
+}
+
+/// Wrong tokens, by who has shown them.
+#[derive(Default, Debug)]
+struct Wrong {
+    since: Option<Instant>,
+    by_caller: HashMap<Option<Caller>, u32>,
+}
+
+impl Wrong {
+    /// Counts one more. How many these are by now, and for how long they count.
+    fn note(&mut self, caller: Option<Caller>, now: Instant) -> (u32, Duration) {
+        let since = self
+            .since
+            .filter(|&at| now.saturating_since(at) < WRONG_FOR);
+        if since.is_none() {
+            self.by_caller.clear();
+        }
+        let since = *self.since.insert(since.unwrap_or(now));
+        let is_full = self.by_caller.len() >= ADDRESSES_MAX;
+        let caller = caller.filter(|_| !is_full || self.by_caller.contains_key(&caller));
+        let count = self.by_caller.entry(caller).or_default();
+        *count = count.saturating_add(1);
+        (
+            *count,
+            WRONG_FOR.saturating_sub(now.saturating_since(since)),
+        )
+    }
+}
+
+/// What a request shows in place of a user.
+fn shown(headers: &HeaderMap) -> Option<&str> {
+    let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(shown), None) = (shown.next(), shown.next()) else {
+        return None;
+    };
+    let (scheme, shown) = shown.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| shown.trim())
+}
+
+/// Who asks, if whoever it is may do what the request wants.
+///
+/// # Errors
+/// [`Code::Unauthorized`] alike for a token that is missing, unknown, revoked, expired or wrong; [`Code::Forbidden`] for one
+/// that lacks the scope; [`Code::Overloaded`] for one that is wrong after many others.
+pub(super) fn admit(
+    app: &App,
+    request: &Request<Body>,
+    wanted: Option<Scope>,
+) -> Result<Identity, Problem> {
+    let known = app.catalogue.current(&app.timers);
+    let known = known.unwrap_or_else(|| app.catalogue.known());
+    if !app.access.is_needed(&known) {
+        return Ok(Identity::Anyone);
+    }
+    let identity = identity(app, &known, request);
+    let is_wrong = identity.is_none() && request.headers().contains_key(header::AUTHORIZATION);
+    let refusal = is_wrong.then(|| wrong(app, request));
+    let wanted = wanted.filter(|&it| it != Scope::Metrics || !app.access.open_metrics);
+    match (identity, wanted) {
+        (Some(identity), Some(wanted)) if !identity.has(wanted) => {
+            let detail = format!("the token lacks the scope {}", wanted.word());
+            Err(Problem::new(Code::Forbidden, detail))
+        }
+        (Some(identity), _) => Ok(identity),
+        (None, None) => Ok(Identity::Nobody),
+        (None, Some(_)) => Err(refusal.unwrap_or_else(unauthorized)),
+    }
+}
+
+/// Who asks, by what the request shows.
+fn identity(app: &App, known: &Resources, request: &Request<Body>) -> Option<Identity> {
+    let now = app.clock.timestamp();
+    if let Some(shown) = shown(request.headers()) {
+        if app.access.is_configured(shown) {
+            return Some(Identity::Configured);
+        }
+        let (id, token) = known.shown_token(shown, now)?;
+        return Some(Identity::Token(id.clone(), Arc::clone(token)));
+    }
+    if request.headers().contains_key(header::AUTHORIZATION) {
+        return None;
+    }
+    let peer = request.extensions().get::<Peer>()?;
+    let mut names = peer.certificate.iter().flat_map(|names| names.iter());
+    names.find_map(|name| {
+        let (id, token) = known.token_of_certificate(&name.to_string(), now)?;
+        Some(Identity::Token(id.clone(), Arc::clone(token)))
+    })
+}
+
+fn unauthorized() -> Problem {
+    Problem::new(
+        Code::Unauthorized,
+        "send a token as authorization: Bearer <token>",
+    )
+}
+
+/// The refusal of a token that is none, counted for who has shown it. Two lines of log at the most for each while and
+/// address.
+fn wrong(app: &App, request: &Request<Body>) -> Problem {
+    let caller = request.extensions().get::<Caller>().copied();
+    let (count, left) = app.access.wrong.lock().note(caller, app.clock.now());
+    let address = caller.as_ref().map(tracing::field::display);
+    if count == 1 {
+        tracing::warn!(address, "a wrong token was shown");
+    }
+    if count <= WRONG_MAX {
+        return unauthorized();
+    }
+    if count == WRONG_MAX + 1 {
+        tracing::warn!(address, ?left, "many wrong tokens were shown");
+    }
+    let detail = format!("more than {WRONG_MAX} wrong tokens were shown within a minute");
+    Problem::new(Code::Overloaded, detail).retry_in(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::described::operations;
+
+    #[test]
+    fn each_operation_wants_the_scope_of_what_it_does() {
+        for (method, path, scope) in [
+            ("GET", "/v1/queues/orders/timers/a", Scope::Read),
+            ("GET", "/v1/endpoints/shop", Scope::Read),
+            ("GET", "/v1/tokens", Scope::Admin),
+            ("DELETE", "/v1/tokens/0123456789ab", Scope::Admin),
+            ("POST", "/v1/tokens/0123456789ab:rotate", Scope::Admin),
+            ("PUT", "/v1/queues/orders/timers/a", Scope::Write),
+            ("POST", "/v1/queues/orders/timers", Scope::Write),
+            ("POST", "/v1/queues/orders/timers/a:fire", Scope::Write),
+            ("POST", "/v1/queues/timers/timers/a:lease", Scope::Write),
+            ("POST", "/v1/batch", Scope::Write),
+            ("POST", "/v1/jobs", Scope::Write),
+            ("POST", "/v1/jobs/7:cancel", Scope::Write),
+            ("POST", "/v1/simulate", Scope::Read),
+            ("POST", "/v1/queues/orders:lease", Scope::Deliver),
+            ("POST", "/v1/leases", Scope::Deliver),
+            ("POST", "/v1/leases:ack", Scope::Deliver),
+            ("POST", "/v1/queues/orders:pause", Scope::Admin),
+            ("POST", "/v1/queues:pause", Scope::Admin),
+            ("POST", "/v1/queues/orders:purge", Scope::Admin),
+            ("PUT", "/v1/queues/orders", Scope::Admin),
+            ("DELETE", "/v1/queues/orders", Scope::Admin),
+            ("PUT", "/v1/endpoints/shop", Scope::Admin),
+            ("POST", "/v1/endpoints/shop:test", Scope::Admin),
+            ("POST", "/v1/snapshots", Scope::Admin),
+            ("POST", "/v1/cluster/rebalance", Scope::Admin),
+            ("PATCH", "/v1/nowhere", Scope::Admin),
+            ("GET", "/metrics", Scope::Metrics),
+        ] {
+            let method = method.parse().unwrap();
+            assert_eq!(scope_of(&method, path), Some(scope), "{method} {path}");
+        }
+    }
+
+    /// What is described and changes something is never open to who may only read.
+    #[test]
+    fn whoever_may_only_read_changes_nothing() {
+        for operation in operations::ALL {
+            if operation.method == "GET" || !operation.is_guarded() {
+                continue;
+            }
+            let scope = scope_of(&operation.method.parse().unwrap(), operation.path);
+            assert_eq!(
+                scope == Some(Scope::Read),
+                operation.path == "/v1/simulate",
+                "{}",
+                operation.path
+            );
+        }
+    }
+
+    #[test]
+    fn wrong_tokens_are_counted_for_each_address_and_for_a_while() {
+        let start = Instant::from_nanos(7);
+        let later = |seconds| start + Duration::from_secs(seconds);
+        let caller = |last: u8| Some(Caller::from(std::net::IpAddr::from([192, 0, 2, last])));
+        let mut wrong = Wrong::default();
+        for count in 1..=30 {
+            assert_eq!(wrong.note(caller(1), start).0, count);
+        }
+        assert_eq!(
+            wrong.note(caller(2), later(59)),
+            (1, Duration::from_secs(1))
+        );
+        assert_eq!(wrong.note(caller(1), later(60)), (1, WRONG_FOR));
+        // However many addresses there are, the memory for them is bounded.
+        for address in 0..10_000_u32 {
+            let address = std::net::Ipv4Addr::from(address);
+            wrong.note(
+                Some(Caller::from(std::net::IpAddr::from(address))),
+                later(61),
+            );
+        }
+        assert!(wrong.by_caller.len() <= ADDRESSES_MAX + 1);
+        assert!(wrong.by_caller[&None] > 5_000);
+    }
+}
