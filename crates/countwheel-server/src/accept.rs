@@ -215,6 +215,7 @@ impl Connection {
         let proxies = self.proxies.filter(|proxies| proxies.trusts(source));
         let peer = Peer {
             source,
+            is_tls: agreed.is_some(),
             certificate: agreed.and_then(|agreed| agreed.names),
         };
         let stream = match spoken {

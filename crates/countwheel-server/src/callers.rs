@@ -80,6 +80,8 @@ pub(crate) struct Peer {
     pub(crate) source: Source,
     /// The names of the certificate that it has shown and that was verified; `None` without one.
     pub(crate) certificate: Option<Arc<[CertificateName]>>,
+    /// Whether it speaks TLS.
+    pub(crate) is_tls: bool,
 }
 
 impl fmt::Display for Peer {

@@ -13,6 +13,8 @@ use parking_lot::Mutex;
 use super::problem::{Code, Problem};
 use super::{App, Token};
 use crate::callers::{Caller, Peer};
+use crate::dashboard::login::Viewer;
+use crate::dashboard::session;
 use crate::resources::Resources;
 use crate::resources::token::{Scope, StoredToken, TokenId};
 
@@ -29,6 +31,12 @@ const ADDRESSES_MAX: usize = 4_096;
 pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
     if path == "/metrics" {
         return Some(Scope::Metrics);
+    }
+    if path == "/timer/revive" {
+        return Some(Scope::Write);
+    }
+    if is_page(path) {
+        return Some(Scope::Read);
     }
     if path != "/v1" && !path.starts_with("/v1/") {
         return None;
@@ -51,6 +59,11 @@ pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
         },
         _ => Scope::Admin,
     })
+}
+
+/// Whether a page for the operator is there that names timers or queues.
+pub(crate) fn is_page(path: &str) -> bool {
+    matches!(path, "/" | "/cluster" | "/dead" | "/queue" | "/timer")
 }
 
 /// Who asks.
@@ -130,6 +143,15 @@ impl Access {
         self.was_closed.load(Ordering::Relaxed)
     }
 
+    /// What is another text once the token of whoever asks is rotated: only that token ends its sessions.
+    pub(crate) fn mark_of(&self, asks: &Identity) -> Option<String> {
+        match asks {
+            Identity::Configured => self.configured.as_ref().map(|token| token.0.to_string()),
+            Identity::Token(_, token) => Some(token.hash.clone()),
+            Identity::Anyone | Identity::Nobody => None,
+        }
+    }
+
     /// Whether it is the token that was configured.
     fn is_configured(&self, shown: &str) -> bool {
         self.configured.as_ref().is_some_and(|it| it.is(shown))
@@ -181,16 +203,46 @@ fn shown(headers: &HeaderMap) -> Option<&str> {
 /// that lacks the scope; [`Code::Overloaded`] for one that is wrong after many others.
 pub(super) fn admit(
     app: &App,
-    request: &Request<Body>,
+    request: &mut Request<Body>,
     wanted: Option<Scope>,
 ) -> Result<Identity, Problem> {
     let known = app.catalogue.current(&app.timers);
     let known = known.unwrap_or_else(|| app.catalogue.known());
-    if !app.access.is_needed(&known) {
+    let is_of_pages = request.uri().path() == "/logout" || wanted.is_some() && !is_of_api(request);
+    let session = session::shown(request.headers()).filter(|_| is_of_pages);
+    let session = session.map(str::to_owned);
+    let admitted = look(app, &known, request, session.as_deref(), wanted)?;
+    if is_of_pages {
+        let by_session = !request.headers().contains_key(header::AUTHORIZATION);
+        let session = session.filter(|_| by_session && !matches!(admitted, Identity::Anyone));
+        let viewer = Viewer::of(app, &admitted, session.as_deref());
+        request.extensions_mut().insert(viewer);
+    }
+    Ok(admitted)
+}
+
+/// Whether the request is for programs, which have no sessions.
+fn is_of_api(request: &Request<Body>) -> bool {
+    let path = request.uri().path();
+    path == "/metrics" || path == "/v1" || path.starts_with("/v1/")
+}
+
+fn look(
+    app: &App,
+    known: &Resources,
+    request: &Request<Body>,
+    session: Option<&str>,
+    wanted: Option<Scope>,
+) -> Result<Identity, Problem> {
+    if !app.access.is_needed(known) {
         return Ok(Identity::Anyone);
     }
-    let identity = identity(app, &known, request);
-    let is_wrong = identity.is_none() && request.headers().contains_key(header::AUTHORIZATION);
+    let now = app.clock.timestamp();
+    let has_shown = request.headers().contains_key(header::AUTHORIZATION);
+    let session = session.filter(|_| !has_shown);
+    let session = session.and_then(|it| app.sessions.read(it, &app.access, known, now));
+    let identity = session.or_else(|| identity(app, known, request));
+    let is_wrong = identity.is_none() && has_shown;
     let refusal = is_wrong.then(|| wrong(app, request));
     let wanted = wanted.filter(|&it| it != Scope::Metrics || !app.access.open_metrics);
     match (identity, wanted) {
@@ -204,15 +256,33 @@ pub(super) fn admit(
     }
 }
 
+/// Who has this token.
+///
+/// # Errors
+/// As those of a request that shows it.
+pub(crate) fn of_token(
+    app: &App,
+    request: &Request<Body>,
+    shown: &str,
+) -> Result<Identity, Problem> {
+    let known = app.catalogue.known();
+    let found = token(app, &known, shown);
+    found.ok_or_else(|| wrong(app, request))
+}
+
+fn token(app: &App, known: &Resources, shown: &str) -> Option<Identity> {
+    if app.access.is_configured(shown) {
+        return Some(Identity::Configured);
+    }
+    let (id, token) = known.shown_token(shown, app.clock.timestamp())?;
+    Some(Identity::Token(id.clone(), Arc::clone(token)))
+}
+
 /// Who asks, by what the request shows.
 fn identity(app: &App, known: &Resources, request: &Request<Body>) -> Option<Identity> {
     let now = app.clock.timestamp();
     if let Some(shown) = shown(request.headers()) {
-        if app.access.is_configured(shown) {
-            return Some(Identity::Configured);
-        }
-        let (id, token) = known.shown_token(shown, now)?;
-        return Some(Identity::Token(id.clone(), Arc::clone(token)));
+        return token(app, known, shown);
     }
     if request.headers().contains_key(header::AUTHORIZATION) {
         return None;
@@ -286,6 +356,9 @@ mod tests {
             ("POST", "/v1/cluster/rebalance", Scope::Admin),
             ("PATCH", "/v1/nowhere", Scope::Admin),
             ("GET", "/metrics", Scope::Metrics),
+            ("GET", "/", Scope::Read),
+            ("GET", "/timer", Scope::Read),
+            ("POST", "/timer/revive", Scope::Write),
         ] {
             let method = method.parse().unwrap();
             assert_eq!(scope_of(&method, path), Some(scope), "{method} {path}");

@@ -42,7 +42,9 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{MatchedPath, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header};
+use axum::http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version, header,
+};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -66,6 +68,7 @@ use crate::bodies::Bodies;
 use crate::callers::Peer;
 use crate::cluster::Cluster;
 use crate::dashboard;
+use crate::dashboard::session::Sessions;
 use crate::deliver::HttpHandler;
 use crate::echo::{self, Echo};
 use crate::events::Events;
@@ -149,7 +152,9 @@ pub struct App {
     phases: Arc<Mutex<Phases>>,
     /// The connections of callers.
     places: Option<Arc<Places>>,
-    access: Access,
+    pub(crate) access: Access,
+    /// Who looks at the pages.
+    pub(crate) sessions: Sessions,
     dev: bool,
     reads: Arc<Semaphore>,
     metrics: Arc<Semaphore>,
@@ -268,6 +273,7 @@ impl App {
             phases: Arc::default(),
             places: None,
             access: Access::new(token),
+            sessions: Sessions::of(catalogue.vault()),
             dev,
             reads: Arc::new(Semaphore::new(READS_MAX)),
             metrics: Arc::new(Semaphore::new(METRICS_MAX)),
@@ -379,6 +385,7 @@ impl App {
         catalogue: Arc<Catalogue>,
         flows: Arc<DeliveryLimits>,
     ) -> Self {
+        self.sessions = Sessions::of(catalogue.vault());
         self.catalogue = catalogue;
         self.flows = Some(flows);
         self
@@ -791,6 +798,7 @@ async fn around(
     let asks = tracing::enabled!(tracing::Level::DEBUG)
         .then(|| request.extensions().get::<Identity>().cloned());
     let mut response = match refusal {
+        Some(problem) if access::is_page(uri.path()) => dashboard::turn_away(&request, problem),
         Some(problem) => problem.into_response(),
         // Only OPTIONS asks for it: the whole service, and no path.
         None if uri.path() == "*" => options(Some(HeaderValue::from_static(ALL_METHODS))),
@@ -984,9 +992,7 @@ fn from_elsewhere(request: &Request<Body>, allowed: &cors::Origins) -> Option<Pr
             "without a token, the service takes only requests from this machine and under its name";
         return Some(Problem::new(Code::Forbidden, detail));
     }
-    // Another port of this machine is another origin: whoever serves a page there is no caller.
-    let mut origins = headers.get_all(header::ORIGIN).iter();
-    let is_from_here = origins.all(|origin| origin.to_str().is_ok_and(|o| is_origin(o, host)));
+    let is_from_here = has_origin(headers, host);
     let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
     if origins.peek().is_some() && origins.all(|origin| allowed.has(origin)) {
         return None;
@@ -994,8 +1000,7 @@ fn from_elsewhere(request: &Request<Body>, allowed: &cors::Origins) -> Option<Pr
     // A link that leads here from elsewhere may be followed. A request without the header is not of a
     // browser of today.
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
-    let mut sites = headers.get_all("sec-fetch-site").iter();
-    let is_same_site = sites.all(|site| matches!(site.as_bytes(), b"same-origin" | b"none"));
+    let is_same_site = is_same_site(headers);
     if is_from_here && (is_safe || is_same_site) {
         return None;
     }
@@ -1003,6 +1008,25 @@ fn from_elsewhere(request: &Request<Body>, allowed: &cors::Origins) -> Option<Pr
         Code::Forbidden,
         "without a token, the service refuses changes from web pages of another origin",
     ))
+}
+
+/// Whether a page that asks comes from the `host` that it asks. Another port of a machine is another origin: whoever serves a
+/// page there is no caller.
+fn has_origin(headers: &HeaderMap, host: &str) -> bool {
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    origins.all(|origin| origin.to_str().is_ok_and(|o| is_origin(o, host)))
+}
+
+fn is_same_site(headers: &HeaderMap) -> bool {
+    let mut sites = headers.get_all("sec-fetch-site").iter();
+    sites.all(|site| matches!(site.as_bytes(), b"same-origin" | b"none"))
+}
+
+/// Whether no page of another origin asks.
+pub(crate) fn is_from_here(headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST);
+    let host = host.map_or("localhost", |host| host.to_str().unwrap_or_default());
+    has_origin(headers, host) && is_same_site(headers)
 }
 
 /// Whether the origin of a page is the `host` that it asks, with the same port.

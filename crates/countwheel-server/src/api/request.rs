@@ -175,8 +175,13 @@ pub(crate) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 impl<'a> Query<'a> {
     /// Reads a query that may have the parameters `known`, and no other.
     pub(crate) fn of(uri: &'a Uri, known: &[&str]) -> Result<Self, Problem> {
+        Self::of_form(uri.query().unwrap_or_default(), known)
+    }
+
+    /// Reads a form that a page sends, which has the form of a query.
+    pub(crate) fn of_form(text: &'a str, known: &[&str]) -> Result<Self, Problem> {
         let mut parameters: Vec<(Cow<'a, str>, Cow<'a, str>)> = Vec::new();
-        let pairs = uri.query().unwrap_or_default().split('&');
+        let pairs = text.split('&');
         for pair in pairs.filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let (Some(name), Some(value)) = (decode_form(name), decode_form(value)) else {

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use askama::Template;
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
 use countwheel_time::Timestamp;
 
+use super::login::Viewer;
 use super::text::{When, size, span};
 use super::{Frame, answer};
 use crate::api::App;
@@ -23,17 +25,22 @@ const COLOURS: usize = 8;
 /// What is written where there is nothing.
 const NONE: &str = "–";
 
-pub(super) async fn show(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    answer(&headers, page(&app, &uri).await)
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(viewer): Extension<Viewer>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    answer(&headers, page(&app, viewer, &uri).await)
 }
 
-async fn page(app: &App, uri: &Uri) -> Result<ClusterPage, Problem> {
+async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<ClusterPage, Problem> {
     Query::of(uri, &[])?;
     let cluster = app
         .cluster()
         .cloned()
         .ok_or_else(|| Problem::new(Code::NoCluster, "this service is no node of a cluster"))?;
-    let mut frame = Frame::of(app, app.clock.timestamp(), "/cluster", "Cluster");
+    let mut frame = Frame::of(app, viewer, app.clock.timestamp(), "/cluster", "Cluster");
     frame.is_live = true;
     app.read(move |timers| {
         let seen = cluster.seen(timers);
@@ -220,7 +227,7 @@ mod tests {
             here: "/cluster",
             version: "0.1.0",
             now: When::of(NOW, NOW),
-            needs_token,
+            viewer: Viewer::of_test(needs_token),
             is_live: true,
             has_cluster: true,
         };

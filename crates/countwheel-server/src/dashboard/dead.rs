@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
+use axum::Extension;
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use countwheel_durable::store::{Cursor, Filter, Position, Shard};
 use countwheel_durable::{
@@ -14,8 +16,9 @@ use countwheel_durable::{
 };
 use countwheel_time::Timestamp;
 
+use super::login::Viewer;
 use super::text::{When, count, encoded, queue_link, size, timer_link, timer_query};
-use super::{Frame, WITHOUT_TOKEN, answer, last_answer, refuse, timer_of};
+use super::{Frame, answer, last_answer, refuse, timer_of};
 use crate::api::App;
 use crate::api::problem::{Code, Problem};
 use crate::api::request::Query;
@@ -29,14 +32,19 @@ const LOOKS: usize = 64;
 /// The counts of so many queues are such a page as well.
 const QUEUES_AT_ONCE: usize = 1_024;
 
-pub(super) async fn show(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    answer(&headers, page(&app, &uri).await)
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(viewer): Extension<Viewer>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    answer(&headers, page(&app, viewer, &uri).await)
 }
 
-async fn page(app: &App, uri: &Uri) -> Result<DeadPage, Problem> {
+async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<DeadPage, Problem> {
     let query = Query::of(uri, &["from", "after", "queue", "key"])?;
     let now = app.clock.timestamp();
-    let frame = Frame::of(app, now, "/dead", "Dead letters");
+    let frame = Frame::of(app, viewer, now, "/dead", "Dead letters");
     let revived = match (query.get("queue"), query.get("key")) {
         (None, None) => None,
         _ => Some(timer_of(&query)?),
@@ -50,15 +58,9 @@ async fn page(app: &App, uri: &Uri) -> Result<DeadPage, Problem> {
         }
         (from, after) => from.map(|queue| Place { queue, after }),
     };
-    let with_names = !app.needs_token();
     app.read(move |timers| {
         let is_first = place.is_none();
-        let found = if with_names {
-            find(timers, place.as_ref(), SHOWN)?
-        } else {
-            Found::default()
-        };
-        let revived = revived.filter(|_| with_names);
+        let found = find(timers, place.as_ref(), SHOWN)?;
         let revived = revived.map(|name| Revived::of(timers, &name));
         Ok(DeadPage {
             frame,
@@ -270,17 +272,21 @@ impl Search<'_> {
 }
 
 /// Revives a dead timer, and leads to a page that says so.
-pub(super) async fn revive(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    match try_revive(&app, &uri).await {
-        Ok(response) => response,
-        Err(problem) => refuse(&headers, problem),
-    }
+pub(super) async fn revive(
+    State(app): State<Arc<App>>,
+    Extension(viewer): Extension<Viewer>,
+    uri: Uri,
+    headers: HeaderMap,
+    request: Request<Body>,
+) -> Response {
+    let revived = match viewer.check_form(&app, &headers, request.into_body()).await {
+        Ok(()) => try_revive(&app, &uri).await,
+        Err(problem) => Err(problem),
+    };
+    revived.unwrap_or_else(|problem| refuse(&headers, problem))
 }
 
 async fn try_revive(app: &App, uri: &Uri) -> Result<Response, Problem> {
-    if app.needs_token() {
-        return Err(Problem::new(Code::Forbidden, WITHOUT_TOKEN));
-    }
     let query = Query::of(uri, &["queue", "key"])?;
     let name = timer_of(&query)?;
     let back = format!("/dead?{}", timer_query(&name));

@@ -7,8 +7,10 @@
 mod cluster;
 mod dead;
 mod figures;
+pub(crate) mod login;
 mod now;
 mod queue;
+pub(crate) mod session;
 pub(crate) mod text;
 mod timer;
 
@@ -16,12 +18,14 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::Router;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use countwheel_durable::{Record, TimerName};
 use countwheel_time::Timestamp;
 
+use self::login::Viewer;
 use self::text::When;
 use crate::VERSION;
 use crate::api::App;
@@ -45,6 +49,8 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/queue", get(queue::show))
         .route("/timer", get(timer::show))
         .route("/timer/revive", post(dead::revive))
+        .route("/login", get(login::show).post(login::begin))
+        .route("/logout", post(login::end))
         .route("/page/style.css", asset("text/css; charset=utf-8", STYLE))
         .route(
             "/page/live.js",
@@ -72,8 +78,7 @@ struct Frame {
     here: &'static str,
     version: &'static str,
     now: When,
-    /// Whether the API needs a token, which a browser does not show.
-    needs_token: bool,
+    viewer: Viewer,
     /// Whether the figures are taken anew every few seconds.
     is_live: bool,
     /// Whether this process is a node of a cluster.
@@ -81,21 +86,24 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(app: &App, now: Timestamp, here: &'static str, title: impl Into<String>) -> Self {
+    fn of(
+        app: &App,
+        viewer: Viewer,
+        now: Timestamp,
+        here: &'static str,
+        title: impl Into<String>,
+    ) -> Self {
         Self {
             title: title.into(),
             here,
             version: VERSION,
             now: When::of(now, now),
-            needs_token: app.needs_token(),
+            viewer,
             is_live: false,
             has_cluster: app.cluster().is_some(),
         }
     }
 }
-
-/// What a page says where the token would be needed.
-const WITHOUT_TOKEN: &str = "this page names timers: where a token is needed, ask the API for them";
 
 /// A page, or why there is none.
 fn answer<T: Template>(headers: &HeaderMap, page: Result<T, Problem>) -> Response {
@@ -148,6 +156,15 @@ fn refuse(headers: &HeaderMap, problem: Problem) -> Response {
         detail,
     };
     html(status, &page).unwrap_or_else(IntoResponse::into_response)
+}
+
+/// What somebody gets who may not see a page: a browser that has shown no token may show one.
+pub(crate) fn turn_away(request: &Request<Body>, problem: Problem) -> Response {
+    let is_unknown = problem.parts().0 == StatusCode::UNAUTHORIZED;
+    if is_unknown && login::is_look(request.method()) && wants_html(request.headers()) {
+        return login::lead_here(request.uri());
+    }
+    refuse(request.headers(), problem)
 }
 
 /// The parameter of that name, which has to be there.

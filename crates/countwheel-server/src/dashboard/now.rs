@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use askama::Template;
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
@@ -11,6 +12,7 @@ use countwheel_durable::{Health, QueueOverview, StateKind, Trouble};
 
 use super::dead::{self, Letter};
 use super::figures::Figures;
+use super::login::Viewer;
 use super::text::{When, at_most, count, queue_link, size, span};
 use super::{Frame, answer};
 use crate::api::App;
@@ -21,22 +23,25 @@ use crate::api::stats;
 /// How many dead letters the first page shows.
 const DEAD_SHOWN: usize = 8;
 
-pub(super) async fn show(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    answer(&headers, page(&app, &uri).await)
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(viewer): Extension<Viewer>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    answer(&headers, page(&app, viewer, &uri).await)
 }
 
-async fn page(app: &App, uri: &Uri) -> Result<Now, Problem> {
+async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<Now, Problem> {
     Query::of(uri, &[])?;
     let now = app.clock.timestamp();
-    let mut frame = Frame::of(app, now, "/", "Now");
+    let mut frame = Frame::of(app, viewer, now, "/", "Now");
     frame.is_live = true;
-    // The page asks for no token, so where one is needed it names no timer.
-    let with_names = !app.needs_token();
     let troubles = app.troubles();
     let ahead = stats::ahead(app).await?;
     app.read(move |timers| {
         let figures = Figures::take(timers, troubles, now)?;
-        let letters = if with_names && figures.totals.of(StateKind::Dead) > 0 {
+        let letters = if figures.totals.of(StateKind::Dead) > 0 {
             dead::find(timers, None, DEAD_SHOWN)?.letters(now)
         } else {
             Vec::new()
@@ -171,7 +176,7 @@ impl Now {
         let left_out = totals.queues.saturating_sub(shown);
         Self {
             failure: failure(&figures.health),
-            troubles: troubles(&figures.troubles, frame.needs_token, *now),
+            troubles: troubles(&figures.troubles, *now),
             durability: figures.durability.map(DurabilityLine::of),
             is_late: overdue.count > 0,
             overdue: count(overdue.count),
@@ -215,31 +220,16 @@ fn failure(health: &Health) -> Option<String> {
     }
 }
 
-/// One row for each reason where the token is needed, as `/healthz` has it.
-fn troubles(
-    troubles: &[Trouble],
-    needs_token: bool,
-    now: countwheel_time::Timestamp,
-) -> Vec<TroubleRow> {
-    let mut rows: Vec<TroubleRow> = troubles
-        .iter()
-        .map(|trouble| {
-            let detail = match &trouble.path {
-                _ if needs_token => String::new(),
-                Some(path) => format!("{}: {}", path.display(), trouble.detail),
-                None => trouble.detail.clone(),
-            };
-            TroubleRow {
-                reason: trouble.reason.as_str(),
-                detail,
-                since: trouble.first_seen.map(|seen| When::of(seen, now)),
-            }
-        })
-        .collect();
-    if needs_token {
-        rows.dedup_by_key(|row| row.reason);
-    }
-    rows
+fn troubles(troubles: &[Trouble], now: countwheel_time::Timestamp) -> Vec<TroubleRow> {
+    let row = |trouble: &Trouble| TroubleRow {
+        reason: trouble.reason.as_str(),
+        detail: match &trouble.path {
+            Some(path) => format!("{}: {}", path.display(), trouble.detail),
+            None => trouble.detail.clone(),
+        },
+        since: trouble.first_seen.map(|seen| When::of(seen, now)),
+    };
+    troubles.iter().map(row).collect()
 }
 
 impl DurabilityLine {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use askama::Template;
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
@@ -11,6 +12,7 @@ use countwheel_durable::{QueueName, Record, RetryPolicy, StateKind};
 use countwheel_time::Timestamp;
 use serde_json::json;
 
+use super::login::Viewer;
 use super::text::{When, count, queue_link, size, timer_link, words};
 use super::timer::Fact;
 use super::{Frame, answer, last_answer, needed};
@@ -28,11 +30,16 @@ use crate::time::format_duration;
 /// How many timers are on a page.
 const SHOWN: usize = 50;
 
-pub(super) async fn show(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    answer(&headers, page(&app, &uri).await)
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(viewer): Extension<Viewer>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    answer(&headers, page(&app, viewer, &uri).await)
 }
 
-async fn page(app: &App, uri: &Uri) -> Result<QueuePage, Problem> {
+async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<QueuePage, Problem> {
     let query = Query::of(uri, &["name", "state", "after"])?;
     let queue = QueueName::new(needed(&query, "name")?)?;
     let state = query.read("state", "pending, delivering, done or dead", |text| {
@@ -40,11 +47,8 @@ async fn page(app: &App, uri: &Uri) -> Result<QueuePage, Problem> {
     })?;
     let after = query.read("after", "the cursor of the page before", read_cursor)?;
     let now = app.clock.timestamp();
-    let frame = Frame::of(app, now, "", format!("Queue {queue}"));
-    let settings = match frame.needs_token {
-        true => Vec::new(),
-        false => settings(app, &queue).await?,
-    };
+    let frame = Frame::of(app, viewer, now, "", format!("Queue {queue}"));
+    let settings = settings(app, &queue).await?;
     app.read(move |timers| {
         let error = |error| Problem::from(&error);
         let by_state = timers
@@ -65,9 +69,6 @@ async fn page(app: &App, uri: &Uri) -> Result<QueuePage, Problem> {
             unreadable: String::new(),
             frame,
         };
-        if page.frame.needs_token {
-            return Ok(page);
-        }
         let filter = Filter {
             state,
             limit: SHOWN,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use askama::Template;
+use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
 use axum::response::Response;
@@ -10,9 +11,10 @@ use countwheel_durable::{AttemptRecord, Record, RetryPolicy, State as TimerState
 use countwheel_time::Timestamp;
 
 use super::dead::revive_link;
+use super::login::Viewer;
 use super::queue::class;
 use super::text::{When, count, queue_link, size, span, words};
-use super::{Frame, WITHOUT_TOKEN, answer, timer_of};
+use super::{Frame, answer, timer_of};
 use crate::answered::{Answered, KeepAnswers};
 use crate::api::App;
 use crate::api::problem::{Code, Problem};
@@ -40,18 +42,20 @@ const HEADERS_SHOWN: [&str; 6] = [
     "user-agent",
 ];
 
-pub(super) async fn show(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
-    answer(&headers, page(&app, &uri).await)
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    Extension(viewer): Extension<Viewer>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    answer(&headers, page(&app, viewer, &uri).await)
 }
 
-async fn page(app: &App, uri: &Uri) -> Result<TimerPage, Problem> {
-    if app.needs_token() {
-        return Err(Problem::new(Code::Forbidden, WITHOUT_TOKEN));
-    }
+async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<TimerPage, Problem> {
     let query = Query::of(uri, &["queue", "key"])?;
     let name = timer_of(&query)?;
     let now = app.clock.timestamp();
-    let frame = Frame::of(app, now, "", format!("Timer {}", name.key));
+    let frame = Frame::of(app, viewer, now, "", format!("Timer {}", name.key));
     let view = View::of(app).await;
     app.read(move |timers| {
         let record = timers.get(&name).map_err(Problem::from)?;

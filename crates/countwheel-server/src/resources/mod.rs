@@ -219,6 +219,13 @@ impl Resources {
         token.is(&shown, now).then_some((id, token))
     }
 
+    /// The token with that id, if it has a secret and counts now.
+    pub(crate) fn valid_token(&self, id: &TokenId, now: Timestamp) -> Option<Known<'_>> {
+        let (id, entry) = self.tokens.get_key_value(id)?;
+        let token = entry.what.as_ref()?;
+        (token.certificate.is_none() && token.counts(now)).then_some((id, token))
+    }
+
     /// The token of whoever has shown a certificate with this name, if it counts now.
     pub(crate) fn token_of_certificate(&self, name: &str, now: Timestamp) -> Option<Known<'_>> {
         let id = self.certificates.get(name)?;

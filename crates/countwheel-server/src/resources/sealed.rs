@@ -9,7 +9,7 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use ring::digest;
+use ring::{digest, hmac};
 use serde::{Deserialize, Serialize};
 
 /// How many bytes a key has.
@@ -82,6 +82,8 @@ pub(crate) struct Vault {
     keys: Vec<SealingKey>,
     /// Whether a secret may be stored as it is where there is no key.
     keeps_plain: bool,
+    /// What signs sessions of the pages, made of the first key.
+    sessions: Option<[u8; KEY_BYTES]>,
 }
 
 impl fmt::Debug for Vault {
@@ -96,8 +98,11 @@ impl fmt::Debug for Vault {
 impl Vault {
     /// A vault without a key. Secrets are stored as they are if `keeps_plain`, and else not at all.
     pub(crate) fn without_key(keeps_plain: bool) -> Self {
-        let keys = Vec::new();
-        Self { keys, keeps_plain }
+        Self {
+            keys: Vec::new(),
+            keeps_plain,
+            sessions: None,
+        }
     }
 
     /// A vault with the keys of a file.
@@ -128,11 +133,23 @@ impl Vault {
                 key: LessSafeKey::new(unbound.map_err(|_| "a key is too short".to_owned())?),
             })
         };
+        let first = lines.first().and_then(|(_, line)| key_of(line));
         let keys: Result<Vec<_>, String> = lines.into_iter().map(read).collect();
+        let sessions = first.and_then(|key| {
+            let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
+            let made = hmac::sign(&key, b"sessions of the pages");
+            made.as_ref().try_into().ok()
+        });
         Ok(Self {
             keys: keys?,
             keeps_plain: false,
+            sessions,
         })
+    }
+
+    /// What signs sessions of the pages; `None` without a key. All nodes with the same first key have the same.
+    pub(crate) fn session_key(&self) -> Option<[u8; KEY_BYTES]> {
+        self.sessions
     }
 
     /// The secret as it is to be stored for `purpose`.
@@ -204,7 +221,7 @@ fn key_of(line: &str) -> Option<[u8; KEY_BYTES]> {
     BASE64_STANDARD.decode(line).ok()?.try_into().ok()
 }
 
-pub(super) fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

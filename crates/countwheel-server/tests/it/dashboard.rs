@@ -474,46 +474,6 @@ fn a_timer_shows_what_was_tried_and_what_comes() {
 }
 
 #[test]
-fn with_a_token_no_page_names_a_timer() {
-    let directory = Directory::new();
-    let file = directory.0.join("token");
-    std::fs::write(&file, "s3cret\n").unwrap();
-    let arguments = [
-        "--allow-private-targets",
-        "--token-file",
-        file.to_str().unwrap(),
-    ];
-    let server = Server::with(&directory.0.join("data"), &arguments);
-    let mut client = server.client();
-    let shown = [("authorization".to_owned(), "Bearer s3cret".to_owned())];
-    client.headers = shown.to_vec();
-    let gone = Target::answering("410 Gone");
-    bury(&mut client, "q", "a-key", &doomed(&gone));
-    set(&mut client, "q", "a-key-2", &later());
-    client.headers.clear();
-    for path in ["/", "/dead", "/dead?queue=q&key=a-key", "/queue?name=q"] {
-        let page = page(&mut client, path);
-        assert!(!page.contains("<form"), "{path}: {page}");
-        assert!(!text_of(&page).contains("Settings"), "{path}: {page}");
-        let named = page.replace("queue=q&amp;key=a-key", "").contains("a-key");
-        assert!(!named, "{path}: {page}");
-        assert!(
-            text_of(&page).contains("Not shown without the token"),
-            "{path}: {page}"
-        );
-    }
-    for path in [timer_page("q", "a-key"), timer_page("q", "no-key")] {
-        assert_eq!(client.get(&path).problem(), (403, "forbidden".into()));
-    }
-    let action = "/timer/revive?queue=q&key=a-key";
-    let form = [("sec-fetch-site", "same-origin")];
-    let refused = client.send("POST", action, &form, b"");
-    assert_eq!(refused.problem(), (403, "forbidden".into()));
-    client.headers = shown.to_vec();
-    assert_eq!(client.get(&path("q", "a-key")).json()["state"], "dead");
-}
-
-#[test]
 fn what_cannot_be_shown_is_said_to_people_and_programs() {
     let (_directory, _server, mut client) = start();
     for (path, status, code) in [

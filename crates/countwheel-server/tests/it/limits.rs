@@ -13,7 +13,7 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 30] = [
+const ELSEWHERE: [&str; 32] = [
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "time for a handshake of TLS",
@@ -30,6 +30,8 @@ const ELSEWHERE: [&str; 30] = [
     "`key` of a `client_certificate`",
     "tokens",
     "wrong tokens of an address within a minute",
+    "session of the pages",
+    "form of a page",
     "an endpoint or the settings of a queue, as they are stored",
     "all endpoints, queues, drains, purges and jobs",
     "timers that name an endpoint and are counted",

@@ -22,6 +22,7 @@ mod leases;
 mod leftover;
 mod limits;
 mod listening;
+mod login;
 mod maintenance;
 mod nodes;
 mod nodes_long;

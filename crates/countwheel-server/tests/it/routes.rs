@@ -609,7 +609,7 @@ fn a_token_opens_v1_and_nothing_else_does() {
             assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
         }
     }
-    for path in ["/healthz", "/livez", "/readyz", "/startz", "/"] {
+    for path in ["/healthz", "/livez", "/readyz", "/startz", "/login"] {
         assert_eq!(client.get(path).status, 200, "{path}");
     }
     for header in ["Bearer s3cret", "bearer s3cret"] {

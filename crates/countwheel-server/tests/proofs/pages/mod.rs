@@ -226,7 +226,7 @@ fn the_pages_show_what_there_is() {
     assert_eq!(browser.console(), [""; 0]);
 }
 
-/// What is seldom seen is sound as well: a refusal, and a service with a token and nothing to do.
+/// What is seldom seen is sound as well: a refusal, the login, and a service with a token and nothing to do.
 fn demand_others(browser: &mut Browser, axe: &str, base: &str, directory: &Directory) {
     browser.open(&format!("{base}/timer?queue=mail&key=none"));
     let title = browser.run("return document.querySelector('h1').innerText;");
@@ -240,15 +240,36 @@ fn demand_others(browser: &mut Browser, axe: &str, base: &str, directory: &Direc
         ..Launch::default()
     };
     let server = Server::start_as(&directory.join("other"), launch);
+    let base = format!("http://{}", server.address);
+    browser.open(&format!("{base}/dead"));
+    let title = "return document.querySelector('h1').innerText;";
+    assert_eq!(browser.run(title), "Login");
+    demand_sound(browser, axe, "login", Theme::Dark);
+    for (token, title_behind) in [("wrong", "Login"), ("s3cret", "Dead letters: 0")] {
+        browser.run(&format!(
+            "document.querySelector('#token').value = '{token}';"
+        ));
+        browser.click("main button");
+        assert_eq!(browser.run(title), title_behind);
+        demand_sound(browser, axe, &format!("login-{token}"), Theme::Dark);
+    }
+    // That the wrong token was refused, and nothing of a policy that was broken.
+    for line in browser.console() {
+        assert!(line.contains("401"), "{line}");
+    }
     for (name, path) in [
         ("empty", "/"),
         ("empty-dead", "/dead"),
         ("empty-queue", "/queue?name=q"),
     ] {
-        browser.open(&format!("http://{}{path}", server.address));
+        browser.open(&format!("{base}{path}"));
         demand_sound(browser, axe, name, Theme::Dark);
         assert_eq!(browser.console(), [""; 0], "the console of {name}");
     }
+    browser.click("header button");
+    assert_eq!(browser.run(title), "Login");
+    browser.open(&format!("{base}/"));
+    assert_eq!(browser.run(title), "Login");
 }
 
 /// The figures of the first page are those that were planted.

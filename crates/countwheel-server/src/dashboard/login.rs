@@ -1,0 +1,248 @@
+//! The login of people who look at the pages, and its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use askama::Template;
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+
+use super::session::{self, cookie};
+use super::{html, refuse};
+use crate::api::access::{self, Identity};
+use crate::api::problem::{Code, Problem};
+use crate::api::request::Query;
+use crate::api::{App, is_from_here};
+use crate::callers::Peer;
+use crate::resources::token::{Scope, TokenId};
+
+/// How long a form may be, in bytes.
+const FORM_MAX_BYTES: usize = 8 << 10;
+/// How long it may take to come.
+const FORM_WITHIN: Duration = Duration::from_secs(10);
+
+/// Who looks at a page.
+#[derive(Clone, Debug)]
+pub(crate) struct Viewer {
+    /// Whether timers may be changed.
+    pub(crate) may_change: bool,
+    /// Whether the API needs a token, which a browser does not show.
+    pub(crate) needs_token: bool,
+    /// The session that the browser has shown.
+    session: Option<String>,
+    /// What forms have to say.
+    pub(crate) form_key: Option<String>,
+}
+
+impl Viewer {
+    pub(crate) fn of(app: &App, asks: &Identity, session: Option<&str>) -> Self {
+        Self {
+            may_change: asks.has(Scope::Write),
+            needs_token: !matches!(asks, Identity::Anyone),
+            form_key: session.map(|session| app.sessions.form_key(session)),
+            session: session.map(str::to_owned),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_test(needs_token: bool) -> Self {
+        Self {
+            may_change: true,
+            needs_token,
+            session: None,
+            form_key: None,
+        }
+    }
+
+    /// Whether what a form asks for was asked for on a page of this service. A caller that shows a token itself is no
+    /// page of another origin.
+    pub(super) async fn check_form(
+        &self,
+        app: &App,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(), Problem> {
+        let Some(session) = &self.session else {
+            return Ok(());
+        };
+        let form = read(body).await?;
+        let form = Query::of_form(&form, &["form_key"])?;
+        let said = form.get("form_key").unwrap_or_default();
+        if is_from_here(headers) && app.sessions.is_form_key(session, said) {
+            return Ok(());
+        }
+        let detail = "the form is not of a page of this session: load the page again";
+        Err(Problem::new(Code::Forbidden, detail))
+    }
+}
+
+async fn read(body: Body) -> Result<String, Problem> {
+    let coming = axum::body::to_bytes(body, FORM_MAX_BYTES);
+    let bytes = tokio::time::timeout(FORM_WITHIN, coming).await;
+    let late = |_| Problem::new(Code::Timeout, "the form did not come in time");
+    let bytes = bytes.map_err(late)?.map_err(|_| {
+        let detail = format!("a form has at most {FORM_MAX_BYTES} bytes");
+        Problem::new(Code::TooLarge, detail)
+    })?;
+    String::from_utf8(bytes.into()).map_err(|_| Problem::malformed("the form is not UTF-8"))
+}
+
+#[derive(Template)]
+#[template(path = "login.html")]
+struct LoginPage {
+    to: String,
+    wrong: Option<String>,
+}
+
+/// Where to go behind the login: a page of this service, else the first one.
+fn destination(to: Option<&str>) -> &str {
+    let is_page = |to: &&str| {
+        let path = to.split('?').next().unwrap_or_default();
+        access::is_page(path) && to.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    to.filter(is_page).unwrap_or("/")
+}
+
+fn go_to(place: &str) -> Response {
+    let place = HeaderValue::from_str(place).unwrap_or(HeaderValue::from_static("/"));
+    (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response()
+}
+
+/// Where a browser without a session gets one.
+pub(crate) fn lead_here(uri: &Uri) -> Response {
+    let page = uri.path_and_query().map_or("/", |it| it.as_str());
+    let page = percent_encoding::utf8_percent_encode(page, percent_encoding::NON_ALPHANUMERIC);
+    go_to(&format!("/login?to={page}"))
+}
+
+pub(super) async fn show(State(app): State<Arc<App>>, uri: Uri, headers: HeaderMap) -> Response {
+    let query = match Query::of(&uri, &["to"]) {
+        Ok(query) => query,
+        Err(problem) => return refuse(&headers, problem),
+    };
+    let to = destination(query.get("to"));
+    if !app.needs_token() {
+        return go_to(to);
+    }
+    page(StatusCode::OK, to, None)
+}
+
+fn page(status: StatusCode, to: &str, wrong: Option<String>) -> Response {
+    let to = to.to_owned();
+    html(status, &LoginPage { to, wrong }).unwrap_or_else(IntoResponse::into_response)
+}
+
+/// Takes a token, and has the browser keep a session in its place.
+pub(super) async fn begin(State(app): State<Arc<App>>, mut request: Request<Body>) -> Response {
+    let body = std::mem::take(request.body_mut());
+    let headers = request.headers().clone();
+    let form = match read(body).await {
+        Ok(form) => form,
+        Err(problem) => return refuse(&headers, problem),
+    };
+    let form = match Query::of_form(&form, &["token", "to"]) {
+        Ok(form) => form,
+        Err(problem) => return refuse(&headers, problem),
+    };
+    if !is_from_here(&headers) {
+        let detail = "a login comes from the page of this service";
+        return refuse(&headers, Problem::new(Code::Forbidden, detail));
+    }
+    let to = destination(form.get("to"));
+    let token = form.get("token").unwrap_or_default().trim();
+    let now = app.clock.timestamp();
+    let asks = match access::of_token(&app, &request, token) {
+        Ok(asks) => asks,
+        Err(problem) => {
+            let (status, _, detail) = problem.parts();
+            let detail = match status {
+                StatusCode::UNAUTHORIZED => "There is no such token.".to_owned(),
+                _ => format!("{detail}."),
+            };
+            return page(status, to, Some(detail));
+        }
+    };
+    if !asks.has(Scope::Read) {
+        let wrong = "The token lacks the scope read.".to_owned();
+        return page(StatusCode::FORBIDDEN, to, Some(wrong));
+    }
+    let Some(session) = app.sessions.begin(&app.access, &asks, now) else {
+        return go_to(to);
+    };
+    let peer = request.extensions().get::<Peer>();
+    tracing::info!(
+        token = asks.token().map(TokenId::as_str),
+        peer = peer.map(tracing::field::display),
+        "a session of the pages begins"
+    );
+    keep(go_to(to), Some(&session), &headers, peer)
+}
+
+/// The answer that has the browser keep a session, or forget it.
+fn keep(
+    mut response: Response,
+    session: Option<&str>,
+    headers: &HeaderMap,
+    peer: Option<&Peer>,
+) -> Response {
+    let forwarded = headers.get("x-forwarded-proto");
+    let is_secure = peer.is_some_and(|peer| peer.is_tls)
+        || forwarded.is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"https"));
+    if let Ok(value) = HeaderValue::from_str(&cookie(session, is_secure)) {
+        response.headers_mut().insert(header::SET_COOKIE, value);
+    }
+    response
+}
+
+/// Ends a session.
+pub(super) async fn end(
+    State(app): State<Arc<App>>,
+    viewer: Option<Extension<Viewer>>,
+    mut request: Request<Body>,
+) -> Response {
+    let body = std::mem::take(request.body_mut());
+    let headers = request.headers().clone();
+    if let Some(Extension(viewer)) = viewer
+        && let Err(problem) = viewer.check_form(&app, &headers, body).await
+    {
+        return refuse(&headers, problem);
+    }
+    if let Some(session) = session::shown(&headers) {
+        app.sessions.end(session, app.clock.timestamp());
+    }
+    keep(go_to("/login"), None, &headers, request.extensions().get())
+}
+
+/// Whether a page is asked for, and not changed.
+pub(crate) fn is_look(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_leads_to_pages_of_this_service_alone() {
+        for (to, place) in [
+            (None, "/"),
+            (Some("/dead?queue=q"), "/dead?queue=q"),
+            (Some("/timer?queue=q&key=k"), "/timer?queue=q&key=k"),
+            (Some("https://example.com/"), "/"),
+            (Some("//example.com/"), "/"),
+            (Some("/\\example.com/"), "/"),
+            (Some("/dead\r\nx: y"), "/"),
+            (Some("/login"), "/"),
+            (Some("/v1/queues"), "/"),
+            (Some("dead"), "/"),
+        ] {
+            assert_eq!(destination(to), place, "{to:?}");
+        }
+        let led = lead_here(&"/timer?queue=q&key=%2F".parse().unwrap());
+        let place = led.headers()[header::LOCATION].to_str().unwrap();
+        assert_eq!(place, "/login?to=%2Ftimer%3Fqueue%3Dq%26key%3D%252F");
+    }
+}

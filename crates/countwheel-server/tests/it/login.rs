@@ -1,0 +1,288 @@
+//! The login of the pages: a session in place of a token, what it opens, and what ends it.
+
+use serde_json::json;
+
+use crate::support::{Answer, Client, Directory, Server, Target, wait_for_state};
+
+const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
+const HTML: (&str, &str) = ("accept", "text/html");
+
+struct Shop {
+    _directory: Directory,
+    server: Server,
+    admin: Client,
+    token: String,
+}
+
+/// A service with tokens, and a timer that is dead.
+fn shop() -> Shop {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let mut admin = server.client();
+    let token = made(&mut admin, &["admin"]).1;
+    admin.headers = vec![("authorization".to_owned(), format!("Bearer {token}"))];
+    let gone = Target::answering("410 Gone");
+    bury(&mut admin, &gone);
+    Shop {
+        _directory: directory,
+        server,
+        admin,
+        token,
+    }
+}
+
+fn bury(admin: &mut Client, gone: &Target) {
+    let body = json!({"in": 0, "target": {"url": gone.url}});
+    let path = "/v1/queues/q/timers/a-key";
+    let set = admin.json("PUT", path, &body.to_string());
+    assert!(matches!(set.status, 200 | 201), "{set:?}");
+    wait_for_state(admin, path, "dead");
+}
+
+fn made(admin: &mut Client, scopes: &[&str]) -> (String, String) {
+    let body = json!({"name": "t", "scopes": scopes}).to_string();
+    let made = admin.json("POST", "/v1/tokens", &body).expect(201);
+    let text = |name: &str| made[name].as_str().unwrap().to_owned();
+    (text("id"), text("token"))
+}
+
+fn log_in(server: &Server, token: &str, to: &str) -> Answer {
+    let form = format!("token={token}&to={to}");
+    server
+        .client()
+        .send("POST", "/login", &[FORM, HTML], form.as_bytes())
+}
+
+/// The cookie that an answer has a browser keep.
+#[track_caller]
+fn cookie(answer: &Answer) -> String {
+    assert_eq!(answer.status, 303, "{answer:?}");
+    let set = answer.header("set-cookie").unwrap();
+    for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
+        assert!(set.contains(part), "{set}");
+    }
+    assert!(!set.contains("Secure"), "the connection has no TLS: {set}");
+    set.split(';').next().unwrap().to_owned()
+}
+
+fn with(server: &Server, cookie: &str) -> Client {
+    let mut client = server.client();
+    let headers = [("cookie", cookie), HTML];
+    client.headers = headers
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .to_vec();
+    client
+}
+
+fn text(answer: &Answer) -> String {
+    String::from_utf8(answer.body.clone()).unwrap()
+}
+
+fn form_key(page: &str) -> String {
+    let (_, rest) = page.split_once("name=\"form_key\" value=\"").unwrap();
+    rest.split('"').next().unwrap().to_owned()
+}
+
+const PAGES: [&str; 5] = [
+    "/",
+    "/dead",
+    "/queue?name=q",
+    "/timer?queue=q&key=a-key",
+    "/timer?queue=q&key=none",
+];
+const REVIVE: &str = "/timer/revive?queue=q&key=a-key";
+
+#[test]
+fn without_a_session_no_page_says_anything_but_where_to_log_in() {
+    let shop = shop();
+    let mut anyone = shop.server.client();
+    for path in PAGES {
+        let browser = anyone.send("GET", path, &[HTML], b"");
+        assert_eq!(browser.status, 303, "{path}");
+        let place = browser.header("location").unwrap();
+        assert!(place.starts_with("/login?to="), "{place}");
+        assert!(browser.body.is_empty());
+        assert_eq!(anyone.get(path).problem(), (401, "unauthorized".into()));
+    }
+    let refused = anyone.send("POST", REVIVE, &[FORM], b"");
+    assert_eq!(refused.problem(), (401, "unauthorized".into()));
+    let login = anyone.send("GET", "/login?to=%2Fdead", &[HTML], b"");
+    assert_eq!(login.status, 200);
+    assert!(text(&login).contains(r#"name="to" value="/dead""#));
+    assert_eq!(login.header("cache-control"), Some("no-store"));
+    for path in ["/page/style.css", "/page/icon.svg", "/reference"] {
+        assert_eq!(anyone.get(path).status, 200, "{path}");
+    }
+}
+
+#[test]
+fn a_session_shows_the_pages_and_opens_no_api() {
+    let shop = shop();
+    let begun = log_in(
+        &shop.server,
+        &shop.token,
+        "%2Ftimer%3Fqueue%3Dq%26key%3Da-key",
+    );
+    assert_eq!(begun.header("location"), Some("/timer?queue=q&key=a-key"));
+    let cookie = cookie(&begun);
+    assert!(!cookie.contains(shop.token.rsplit('_').next().unwrap()));
+    let mut browser = with(&shop.server, &cookie);
+    for path in PAGES {
+        let page = browser.get(path);
+        let status = if path.ends_with("none") { 404 } else { 200 };
+        assert_eq!(page.status, status, "{path}");
+    }
+    assert!(text(&browser.get("/dead")).contains("a-key"));
+    for path in ["/v1/queues", "/metrics", "/v1/tokens"] {
+        assert_eq!(browser.get(path).problem(), (401, "unauthorized".into()));
+    }
+    let elsewhere = log_in(&shop.server, &shop.token, "https%3A%2F%2Fexample.com%2F");
+    assert_eq!(elsewhere.header("location"), Some("/"));
+    // A cookie of somebody else's making.
+    for forged in [
+        "countwheel_session=",
+        "countwheel_session=-.99999999999.00",
+        &cookie[..40],
+    ] {
+        assert_eq!(
+            with(&shop.server, forged).get("/dead").status,
+            303,
+            "{forged}"
+        );
+    }
+    let both = [("authorization", "Bearer wrong"), HTML];
+    assert_eq!(browser.send("GET", "/dead", &both, b"").status, 303);
+}
+
+#[test]
+fn a_form_counts_only_from_a_page_of_its_session() {
+    let mut shop = shop();
+    let cookie = cookie(&log_in(&shop.server, &shop.token, "/"));
+    let mut browser = with(&shop.server, &cookie);
+    let key = form_key(&text(&browser.get("/dead")));
+    let right = format!("form_key={key}");
+    let host = "localhost";
+    let mut other_session = with(&shop.server, &{
+        let (_, token) = made(&mut shop.admin, &["admin"]);
+        self::cookie(&log_in(&shop.server, &token, "/"))
+    });
+    let other = format!("form_key={}", form_key(&text(&other_session.get("/dead"))));
+    for (form, headers) in [
+        (String::new(), vec![]),
+        ("form_key=".to_owned(), vec![]),
+        (format!("form_key={}", "0".repeat(64)), vec![]),
+        (other, vec![]),
+        (right.clone(), vec![("origin", "https://example.com")]),
+        (right.clone(), vec![("origin", "http://localhost:1")]),
+        (right.clone(), vec![("origin", "null")]),
+        (right.clone(), vec![("sec-fetch-site", "cross-site")]),
+        (right.clone(), vec![("sec-fetch-site", "same-site")]),
+    ] {
+        let headers: Vec<_> = [&[FORM][..], &headers].concat();
+        let refused = browser.send("POST", REVIVE, &headers, form.as_bytes());
+        assert_eq!(refused.status, 403, "{form} {headers:?}");
+    }
+    let path = "/v1/queues/q/timers/a-key";
+    assert_eq!(shop.admin.get(path).json()["state"], "dead");
+    let origin = format!("http://{host}");
+    let headers = [
+        FORM,
+        ("origin", &*origin),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    let revived = browser.send("POST", REVIVE, &headers, right.as_bytes());
+    assert_eq!(revived.status, 303, "{revived:?}");
+    assert_ne!(shop.admin.get(path).json()["attempts"], json!([]));
+    // A program that shows its token is no page of somebody else.
+    let gone = Target::answering("410 Gone");
+    bury(&mut shop.admin, &gone);
+    let revived = shop.admin.send("POST", REVIVE, &[FORM], b"");
+    assert_eq!(revived.status, 303, "{revived:?}");
+    // A page of another origin begins no session of its own choice.
+    let form = format!("token={}&to=/", shop.token);
+    let headers = [FORM, HTML, ("origin", "https://example.com")];
+    let refused = shop
+        .server
+        .client()
+        .send("POST", "/login", &headers, form.as_bytes());
+    assert_eq!(refused.status, 403);
+    assert_eq!(refused.header("set-cookie"), None);
+}
+
+#[test]
+fn a_session_opens_what_its_token_opens() {
+    let mut shop = shop();
+    let (_, reader) = made(&mut shop.admin, &["read"]);
+    let mut browser = with(&shop.server, &cookie(&log_in(&shop.server, &reader, "/")));
+    let page = text(&browser.get("/dead"));
+    assert!(page.contains("a-key") && !page.contains("Revive"), "{page}");
+    let form = format!("form_key={}", form_key(&page));
+    let refused = browser.send("POST", REVIVE, &[FORM], form.as_bytes());
+    assert_eq!(refused.status, 403, "{refused:?}");
+    for scopes in [&["write"][..], &["metrics", "deliver"]] {
+        let (_, token) = made(&mut shop.admin, scopes);
+        let refused = log_in(&shop.server, &token, "/");
+        assert_eq!((refused.status, refused.header("set-cookie")), (403, None));
+    }
+}
+
+#[test]
+fn a_session_ends_with_its_token_or_by_a_logout() {
+    let mut shop = shop();
+    let mut begin = || {
+        let (id, token) = made(&mut shop.admin, &["read"]);
+        let cookie = cookie(&log_in(&shop.server, &token, "/"));
+        assert_eq!(with(&shop.server, &cookie).get("/dead").status, 200);
+        (id, cookie)
+    };
+    let (revoked, rotated, ended) = (begin(), begin(), begin());
+    let path = format!("/v1/tokens/{}", revoked.0);
+    shop.admin.send("DELETE", &path, &[], b"").expect(200);
+    let path = format!("/v1/tokens/{}:rotate", rotated.0);
+    shop.admin
+        .json("POST", &path, r#"{"overlap":"1h"}"#)
+        .expect(200);
+    let mut browser = with(&shop.server, &ended.1);
+    let refused = browser.send("POST", "/logout", &[FORM], b"");
+    assert_eq!(refused.status, 403, "{refused:?}");
+    let form = format!("form_key={}", form_key(&text(&browser.get("/"))));
+    let out = browser.send("POST", "/logout", &[FORM], form.as_bytes());
+    assert_eq!((out.status, out.header("location")), (303, Some("/login")));
+    assert!(out.header("set-cookie").unwrap().contains("Max-Age=0"));
+    for (id, cookie) in [revoked, rotated, ended] {
+        assert_eq!(with(&shop.server, &cookie).get("/dead").status, 303, "{id}");
+    }
+}
+
+#[test]
+fn a_login_is_tried_a_bounded_number_of_times() {
+    let shop = shop();
+    for _ in 0..20 {
+        let wrong = log_in(&shop.server, "cwt_wrong", "/");
+        assert_eq!((wrong.status, wrong.header("set-cookie")), (401, None));
+        assert!(text(&wrong).contains("There is no such token."));
+    }
+    assert_eq!(log_in(&shop.server, "cwt_wrong", "/").status, 429);
+    assert_eq!(log_in(&shop.server, &shop.token, "/").status, 303);
+    let long = "x".repeat(9_000);
+    assert_eq!(log_in(&shop.server, &long, "/").status, 413);
+    for form in ["token=a&token=b", "token=%FF", "name=a"] {
+        let refused = shop
+            .server
+            .client()
+            .send("POST", "/login", &[FORM], form.as_bytes());
+        assert_eq!(refused.status, 400, "{form}");
+    }
+}
+
+#[test]
+fn without_tokens_there_is_nothing_to_log_in_to() {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0.join("data"));
+    let mut anyone = server.client();
+    let page = anyone.send("GET", "/", &[HTML], b"");
+    assert_eq!(page.status, 200);
+    assert!(!text(&page).contains("Log out"));
+    let led = anyone.send("GET", "/login?to=%2Fdead", &[HTML], b"");
+    assert_eq!((led.status, led.header("location")), (303, Some("/dead")));
+}
