@@ -119,7 +119,7 @@ export interface components {
              * @description Why it was not.
              * @enum {string}
              */
-            reason?: "too_many" | "timeout" | "shutdown" | "broken" | "moved" | "gone";
+            reason?: "too_many" | "timeout" | "unauthorized" | "shutdown" | "broken" | "moved" | "gone";
             /** @description How many of them succeeded. */
             succeeded: number;
         };

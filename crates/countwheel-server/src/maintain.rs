@@ -267,6 +267,10 @@ pub fn repair(args: &Anew) -> ExitCode {
             "repaired {into}: {timers} timers, {stale} of them may be stale; {problems} places \
              cannot be read; see {path}"
         ));
+        eprintln!(
+            "countwheel: settings may be missing or older: compare tokens, endpoints, queues, pauses and drains \
+             before a start"
+        );
         false
     }))
 }
@@ -277,6 +281,9 @@ pub fn restore(args: &Anew) -> ExitCode {
     let restored = DiskStore::restore(&args.from, &args.into, args.disk());
     ended(restored.map(|_| {
         print(&format!("restored {}", args.into.display()));
+        eprintln!(
+            "countwheel: tokens are those of the snapshot: revoke what was revoked or rotated since"
+        );
         true
     }))
 }

@@ -16,7 +16,7 @@ use crate::callers::{Caller, Peer};
 use crate::dashboard::login::Viewer;
 use crate::dashboard::session;
 use crate::resources::Resources;
-use crate::resources::token::{Scope, StoredToken, TokenId};
+use crate::resources::token::{Scope, Shown, StoredToken, TokenId};
 
 /// How many wrong tokens an address may show in a while.
 pub(crate) const WRONG_MAX: u32 = 20;
@@ -29,6 +29,10 @@ const ADDRESSES_MAX: usize = 4_096;
 ///
 /// A path that leads nowhere wants the least: whoever may not read learns nothing of it.
 pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
+    // It says what a path takes, and asks no store.
+    if *method == Method::OPTIONS {
+        return None;
+    }
     if path == "/metrics" {
         return Some(Scope::Metrics);
     }
@@ -43,18 +47,18 @@ pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
     }
     let rest = path.strip_prefix("/v1/").unwrap_or_default();
     let (first, more) = rest.split_once('/').unwrap_or((rest, ""));
-    let reads = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let reads = matches!(*method, Method::GET | Method::HEAD);
     Some(match first {
         "tokens" => Scope::Admin,
         _ if reads => Scope::Read,
         "simulate" => Scope::Read,
         "batch" | "jobs" => Scope::Write,
-        _ if first == "leases" || first.starts_with("leases:") => Scope::Deliver,
+        "leases" | "leases:ack" | "leases:nack" | "leases:extend" => Scope::Deliver,
         "queues" => match more.split_once('/') {
             Some((_, of_queue)) if of_queue == "timers" || of_queue.starts_with("timers/") => {
                 Scope::Write
             }
-            None if more.ends_with(":lease") => Scope::Deliver,
+            None if more.ends_with(":lease") && *method == Method::POST => Scope::Deliver,
             _ => Scope::Admin,
         },
         _ => Scope::Admin,
@@ -76,14 +80,23 @@ pub(crate) enum Identity {
     /// Whoever has the token that was given to the program.
     Configured,
     /// Whoever has a token that is stored, or its certificate.
-    Token(TokenId, Arc<StoredToken>),
+    Token(TokenId, Arc<StoredToken>, Proof),
+}
+
+/// By what somebody has a token.
+#[derive(Clone, Debug)]
+pub(crate) enum Proof {
+    /// By a secret with this hash.
+    Secret(Arc<str>),
+    /// By a certificate.
+    Certificate,
 }
 
 impl Identity {
     /// The id of the token that is stored.
     pub(crate) fn token(&self) -> Option<&TokenId> {
         match self {
-            Self::Token(id, _) => Some(id),
+            Self::Token(id, ..) => Some(id),
             _ => None,
         }
     }
@@ -93,7 +106,78 @@ impl Identity {
         match self {
             Self::Anyone | Self::Configured => true,
             Self::Nobody => false,
-            Self::Token(_, token) => token.has(wanted),
+            Self::Token(_, token, _) => token.has(wanted),
+        }
+    }
+
+    /// Refuses what wants this scope too.
+    ///
+    /// # Errors
+    /// [`Code::Forbidden`] if whoever it is lacks it.
+    pub(crate) fn needs(&self, wanted: Scope) -> Result<(), Problem> {
+        if self.has(wanted) {
+            return Ok(());
+        }
+        let detail = format!("the token lacks the scope {}", wanted.word());
+        Err(Problem::new(Code::Forbidden, detail))
+    }
+
+    /// Whether whoever it is would be known by the same proof now. A request that takes a while is asked again.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`] for a token that was revoked, rotated away or has expired meanwhile, and for no token, where
+    /// there was none before.
+    pub(crate) fn still(&self, app: &App) -> Result<(), Problem> {
+        if self.counts(app) {
+            return Ok(());
+        }
+        Err(unauthorized())
+    }
+
+    fn counts(&self, app: &App) -> bool {
+        let known = app.catalogue.current(&app.timers);
+        let known = known.unwrap_or_else(|| app.catalogue.known());
+        let now = app.clock.timestamp();
+        match self {
+            Self::Nobody | Self::Configured => true,
+            Self::Anyone => !app.access.is_needed(&known),
+            Self::Token(id, before, proof) => {
+                let token = known.token(id).and_then(|entry| entry.what.as_deref());
+                token.is_some_and(|token| match proof {
+                    Proof::Secret(hash) => token.has_secret(hash, now),
+                    Proof::Certificate => {
+                        token.certificate == before.certificate && token.counts(now)
+                    }
+                })
+            }
+        }
+    }
+
+    /// Waits until whoever it is may go on no longer.
+    pub(crate) async fn ended(&self, app: &App) {
+        let mut changes = app.catalogue.changes();
+        loop {
+            changes.borrow_and_update();
+            if !self.counts(app) {
+                return;
+            }
+            let expires = match self {
+                Self::Token(_, token, _) => token.expires,
+                _ => None,
+            };
+            let expires = async {
+                match expires {
+                    None => std::future::pending().await,
+                    Some(at) => {
+                        let left = at.saturating_since(app.clock.timestamp());
+                        tokio::time::sleep(left).await;
+                    }
+                }
+            };
+            tokio::select! {
+                changed = changes.changed() => if changed.is_err() { return },
+                () = expires => {}
+            }
         }
     }
 }
@@ -147,7 +231,7 @@ impl Access {
     pub(crate) fn mark_of(&self, asks: &Identity) -> Option<String> {
         match asks {
             Identity::Configured => self.configured.as_ref().map(|token| token.0.to_string()),
-            Identity::Token(_, token) => Some(token.hash.clone()),
+            Identity::Token(_, token, _) => Some(token.hash.clone()),
             Identity::Anyone | Identity::Nobody => None,
         }
     }
@@ -175,14 +259,17 @@ impl Wrong {
             self.by_caller.clear();
         }
         let since = *self.since.insert(since.unwrap_or(now));
+        if self.by_caller.len() >= ADDRESSES_MAX && !self.by_caller.contains_key(&caller) {
+            // Addresses that have shown one wrong token make room for those that show more.
+            self.by_caller.retain(|_, count| *count > 1);
+        }
         let is_full = self.by_caller.len() >= ADDRESSES_MAX;
         let caller = caller.filter(|_| !is_full || self.by_caller.contains_key(&caller));
         let count = self.by_caller.entry(caller).or_default();
         *count = count.saturating_add(1);
-        (
-            *count,
-            WRONG_FOR.saturating_sub(now.saturating_since(since)),
-        )
+        // None of those that are counted together is refused for the others.
+        let count = if caller.is_some() { *count } else { 1 };
+        (count, WRONG_FOR.saturating_sub(now.saturating_since(since)))
     }
 }
 
@@ -246,11 +333,8 @@ fn look(
     let refusal = is_wrong.then(|| wrong(app, request));
     let wanted = wanted.filter(|&it| it != Scope::Metrics || !app.access.open_metrics);
     match (identity, wanted) {
-        (Some(identity), Some(wanted)) if !identity.has(wanted) => {
-            let detail = format!("the token lacks the scope {}", wanted.word());
-            Err(Problem::new(Code::Forbidden, detail))
-        }
-        (Some(identity), _) => Ok(identity),
+        (Some(identity), Some(wanted)) => identity.needs(wanted).map(|()| identity),
+        (Some(identity), None) => Ok(identity),
         (None, None) => Ok(Identity::Nobody),
         (None, Some(_)) => Err(refusal.unwrap_or_else(unauthorized)),
     }
@@ -275,7 +359,8 @@ fn token(app: &App, known: &Resources, shown: &str) -> Option<Identity> {
         return Some(Identity::Configured);
     }
     let (id, token) = known.shown_token(shown, app.clock.timestamp())?;
-    Some(Identity::Token(id.clone(), Arc::clone(token)))
+    let proof = Proof::Secret(Shown::read(shown)?.hash().into());
+    Some(Identity::Token(id.clone(), Arc::clone(token), proof))
 }
 
 /// Who asks, by what the request shows.
@@ -291,7 +376,11 @@ fn identity(app: &App, known: &Resources, request: &Request<Body>) -> Option<Ide
     let mut names = peer.certificate.iter().flat_map(|names| names.iter());
     names.find_map(|name| {
         let (id, token) = known.token_of_certificate(&name.to_string(), now)?;
-        Some(Identity::Token(id.clone(), Arc::clone(token)))
+        Some(Identity::Token(
+            id.clone(),
+            Arc::clone(token),
+            Proof::Certificate,
+        ))
     })
 }
 
@@ -365,6 +454,45 @@ mod tests {
         }
     }
 
+    /// A queue or a key whose name ends as a verb does opens nothing that the verb opens.
+    #[test]
+    fn no_name_changes_the_scope_of_an_operation() {
+        let verbs = [
+            "lease", "pause", "resume", "drain", "purge", "fire", "ack", "timers",
+        ];
+        let names = verbs
+            .iter()
+            .flat_map(|verb| [format!("x:{verb}"), (*verb).to_owned()]);
+        let names: Vec<String> = names.collect();
+        for operation in operations::ALL {
+            let method: Method = operation.method.parse().unwrap();
+            // A POST to a queue with such a name is a request for the verb.
+            if method == Method::POST && operation.path.ends_with('}') {
+                continue;
+            }
+            let path = |name: &str| {
+                let parts = ["queue", "key", "name", "id", "token", "node", "shard"];
+                let path = operation.path.to_owned();
+                let fill = |path: String, part| path.replace(&format!("{{{part}}}"), name);
+                parts.into_iter().fold(path, fill)
+            };
+            for name in &names {
+                let scope = scope_of(&method, &path(name));
+                assert_eq!(
+                    scope,
+                    scope_of(&method, &path("orders")),
+                    "{method} {}",
+                    path(name)
+                );
+            }
+        }
+        let put = Method::PUT;
+        assert_eq!(
+            scope_of(&put, "/v1/queues/billing:lease"),
+            Some(Scope::Admin)
+        );
+    }
+
     /// What is described and changes something is never open to who may only read.
     #[test]
     fn whoever_may_only_read_changes_nothing() {
@@ -405,6 +533,14 @@ mod tests {
             );
         }
         assert!(wrong.by_caller.len() <= ADDRESSES_MAX + 1);
-        assert!(wrong.by_caller[&None] > 5_000);
+        // One that guesses is told apart from those, and none of them is refused for another.
+        let guesses = (1..=30).map(|_| wrong.note(caller(7), later(62)).0);
+        assert!(guesses.eq(1..=30));
+        for address in 0..10_000_u32 {
+            let address = std::net::Ipv4Addr::from(address | 1 << 31);
+            let address = Caller::from(std::net::IpAddr::from(address));
+            assert_eq!(wrong.note(Some(address), later(62)).0, 1);
+        }
+        assert_eq!(wrong.note(caller(7), later(62)).0, 31);
     }
 }

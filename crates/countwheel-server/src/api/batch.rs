@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::access::Identity;
 use super::described::{operations, requests};
 use super::json::{self, Field, Kind, Object};
 use super::leases;
@@ -41,6 +42,7 @@ use crate::bodies::Share;
 use crate::callers::Caller;
 use crate::front::Streaming;
 use crate::moving::{Passed, Within};
+use crate::resources::token::Scope;
 use crate::time::format_time;
 use crate::traced::TraceContext;
 
@@ -377,6 +379,9 @@ impl Shared {
     }
 }
 
+/// After so many operations it is looked at again whether the caller may go on, beside with each piece of the body.
+const ASKED_EVERY: u64 = 256;
+
 /// Why a batch ended before its body did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Cut {
@@ -392,6 +397,8 @@ enum Cut {
     Moved,
     /// Nobody reads the answer any more.
     Gone,
+    /// The token counts no more.
+    Unauthorized,
 }
 
 impl Cut {
@@ -403,6 +410,7 @@ impl Cut {
             Self::Broken => "broken",
             Self::Moved => "moved",
             Self::Gone => "gone",
+            Self::Unauthorized => "unauthorized",
         }
     }
 }
@@ -432,6 +440,7 @@ async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Respo
     }
     let trace = TraceContext::of(request.headers());
     let caller = request.extensions().get::<Caller>().copied();
+    let asks = request.extensions().get::<Identity>().cloned();
     let streaming = request.extensions().get::<Streaming>().cloned();
     let mut share = app.bodies.share(caller);
     if !share.take(BASE) {
@@ -439,7 +448,7 @@ async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Respo
     }
     let body = request.into_body();
     if is_atomic == Some(true) {
-        return atomic(&app, body, share, trace.as_ref()).await;
+        return atomic(&app, body, share, trace.as_ref(), asks.as_ref()).await;
     }
     let shared = Arc::<Shared>::default();
     let mut batch = Batch {
@@ -459,6 +468,8 @@ async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Respo
         succeeded: 0,
         failed: 0,
         is_over: false,
+        asks,
+        is_asked: false,
         app,
     };
     // The caller may wait to be told to send the body, and is not told so once the answer has begun.
@@ -519,6 +530,10 @@ struct Batch {
     succeeded: u64,
     failed: u64,
     is_over: bool,
+    /// Who asks.
+    asks: Option<Identity>,
+    /// Whether that was looked at since the last bytes came.
+    is_asked: bool,
     /// The connection goes on as long as either side has bytes of the other.
     streaming: Option<crate::front::Streams>,
 }
@@ -614,6 +629,7 @@ impl Batch {
                     if let Some(data) = frame.data_ref() {
                         self.buffer.extend_from_slice(data);
                         self.last_in = Instant::now();
+                        self.is_asked = false;
                         return Ok(true);
                     }
                 }
@@ -807,6 +823,13 @@ impl Batch {
         if *self.stopping.borrow() {
             return Err(Cut::Shutdown);
         }
+        if !self.is_asked || self.operations.is_multiple_of(ASKED_EVERY) {
+            let asks = self.asks.as_ref();
+            if asks.is_some_and(|asks| asks.still(&self.app).is_err()) {
+                return Err(Cut::Unauthorized);
+            }
+            self.is_asked = true;
+        }
         if !self
             .fit(line.len() + OPERATION_BYTES + RESULT_BYTES)
             .await?
@@ -846,7 +869,7 @@ impl Batch {
 
     /// Hands an operation to its scheduler. `false` if too many wait there already.
     async fn ask(&mut self, line: &[u8]) -> bool {
-        let read = read(&self.app, line, self.trace.as_ref()).await;
+        let read = read(&self.app, line, self.trace.as_ref(), self.asks.as_ref()).await;
         let Operation { verb, name, ask } = match read {
             Ok(operation) => operation,
             Err(problem) => {
@@ -1077,7 +1100,12 @@ impl Drop for Lines {
 }
 
 /// Reads a line.
-async fn read(app: &App, line: &[u8], trace: Option<&TraceContext>) -> Result<Operation, Problem> {
+async fn read(
+    app: &App,
+    line: &[u8],
+    trace: Option<&TraceContext>,
+    asks: Option<&Identity>,
+) -> Result<Operation, Problem> {
     let object = Field::root(json::parse_named("the line", line)?).object()?;
     let op = object.peek("op").ok_or_else(|| object.missing("op"))?;
     let shape = requests::line(&op.text()?);
@@ -1087,6 +1115,8 @@ async fn read(app: &App, line: &[u8], trace: Option<&TraceContext>) -> Result<Op
     let op = object.require("op")?;
     let verb = op.text()?;
     if verb == "ack" || verb == "nack" {
+        // A batch is for the scope write.
+        asks.map_or(Ok(()), |asks| asks.needs(Scope::Deliver))?;
         return read_settle(object, verb == "ack");
     }
     let (queue, key) = (object.require("queue")?, object.require("key")?);
@@ -1203,6 +1233,7 @@ async fn atomic(
     mut body: Body,
     mut share: Share,
     trace: Option<&TraceContext>,
+    asks: Option<&Identity>,
 ) -> Result<Response, Problem> {
     let mut stopping = app.stopping();
     let (mut operations, mut requests) = (Vec::new(), Vec::new());
@@ -1256,7 +1287,7 @@ async fn atomic(
             if line.len() > LINE_MAX_BYTES {
                 return Err(too_long().of_item(item));
             }
-            let read = read(app, line, trace).await;
+            let read = read(app, line, trace, asks).await;
             let operation = read.map_err(|problem| problem.of_item(item))?;
             let Ask::Once(request) = operation.ask else {
                 let detail = "an atomic batch takes no if_match of *: name a revision";
@@ -1272,6 +1303,7 @@ async fn atomic(
         }
     }
     drop(buffer);
+    asks.map_or(Ok(()), |asks| asks.still(app))?;
     let (send, receive) = oneshot::channel();
     app.timers.submit_batch(requests, move |answer| {
         // A caller that hung up does not hear what was done.

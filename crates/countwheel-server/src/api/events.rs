@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use tokio::sync::{mpsc, watch};
 
+use super::access::Identity;
 use super::described::operations;
 use super::problem::{Code, Problem};
 use super::request::{Query, only};
@@ -534,7 +535,15 @@ pub(super) async fn stream(
     };
     stream.sign_of_life();
     let streaming = request.extensions().get::<Streaming>().cloned();
-    Ok(answer(stream, listening, streaming, app.stopping()))
+    let asks = request.extensions().get::<Identity>().cloned();
+    let stopping = app.stopping();
+    let ended = async move {
+        match asks {
+            Some(asks) => asks.ended(&app).await,
+            None => std::future::pending().await,
+        }
+    };
+    Ok(answer(stream, listening, streaming, stopping, ended))
 }
 
 /// The answer that goes on as long as its reader reads.
@@ -543,9 +552,15 @@ fn answer(
     listening: Listening,
     streaming: Option<Streaming>,
     stopping: watch::Receiver<bool>,
+    ended: impl Future<Output = ()> + Send + 'static,
 ) -> Response {
     let (send, pieces) = mpsc::channel(1);
-    tokio::spawn(stream.run(listening, send, streaming, stopping));
+    tokio::spawn(async move {
+        tokio::select! {
+            () = stream.run(listening, send, streaming, stopping) => {}
+            () = ended => {}
+        }
+    });
     let of_type = HeaderValue::from_static("text/event-stream");
     let headers = [
         (header::CONTENT_TYPE, of_type),
@@ -756,7 +771,13 @@ mod tests {
             async move {
                 let listening = events.listen().await.unwrap();
                 let streaming = request.extensions().get::<Streaming>().cloned();
-                answer(stream_of(&events), listening, streaming, stopping)
+                answer(
+                    stream_of(&events),
+                    listening,
+                    streaming,
+                    stopping,
+                    std::future::pending(),
+                )
             }
         });
         let router = Router::new().route("/", route);

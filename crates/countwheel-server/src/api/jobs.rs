@@ -14,12 +14,14 @@ use countwheel_durable::{
 use countwheel_time::Timestamp;
 use serde::Serialize;
 
+use super::access::Identity;
 use super::described::requests;
 use super::json::{self, Field, Object};
 use super::problem::{Code, Problem};
 use super::request::{Honoured, Query, json_body, optional_json_body, precondition, text_segment};
 use super::timers::{due_at, due_in, shift_by, unschedulable};
 use super::{App, answer, purge, queues, tags};
+use crate::resources::token::Scope;
 use crate::time::{format_duration, format_time};
 
 /// The highest rate of a job, in timers each second.
@@ -133,9 +135,14 @@ pub(super) async fn begin(
 ) -> Result<Response, Problem> {
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
+    let asks = request.extensions().get::<Identity>().cloned();
     let body = json_body(&app, request).await?;
     let order = read(&body, app.clock.timestamp())?;
     drop(body);
+    if order.dry_run {
+        // What is counted and not changed is read.
+        asks.map_or(Ok(()), |asks| asks.needs(Scope::Read))?;
+    }
     if !queues::is_there(&app, &order.queue).await? {
         return Err(queues::no_such_queue());
     }

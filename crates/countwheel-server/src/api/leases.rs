@@ -21,6 +21,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
+use super::access::Identity;
 use super::described::{Shape, requests};
 use super::endpoints::invalid;
 use super::json::{self, Field, Object};
@@ -143,6 +144,7 @@ pub(super) async fn of_queue(
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
     let caller = request.extensions().get::<Caller>().copied();
+    let asks = request.extensions().get::<Identity>().cloned();
     let mut asked = Asked::default();
     if let Some(body) = optional_json_body(app, request).await? {
         let mut object = Field::root(json::parse(&body)?).object_of(&requests::LEASE)?;
@@ -151,7 +153,7 @@ pub(super) async fn of_queue(
     }
     let known = known(app, std::slice::from_ref(&queue)).await?;
     let lease = leased_for(&known, &queue)?;
-    lease_from(app, vec![(queue, lease)], asked, caller).await
+    lease_from(app, vec![(queue, lease)], asked, caller, asks).await
 }
 
 /// Of several queues, in turns.
@@ -162,6 +164,7 @@ pub(super) async fn of_queues(
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
     let caller = request.extensions().get::<Caller>().copied();
+    let asks = request.extensions().get::<Identity>().cloned();
     let body = json_body(&app, request).await?;
     let mut object = Field::root(json::parse(&body)?).object_of(&requests::LEASE_OF_QUEUES)?;
     let field = object.require("queues")?;
@@ -189,7 +192,7 @@ pub(super) async fn of_queues(
         let lease = lease.map_err(|problem| problem.at(format!("/queues/{index}")))?;
         wanted.push((queue, lease));
     }
-    lease_from(&app, wanted, asked, caller).await
+    lease_from(&app, wanted, asked, caller, asks).await
 }
 
 /// The settings, with what another node may have put a moment ago.
@@ -253,6 +256,7 @@ async fn lease_from(
     queues: Vec<(QueueName, Duration)>,
     asked: Asked,
     caller: Option<Caller>,
+    asks: Option<Identity>,
 ) -> Result<Response, Problem> {
     let none = || Problem::new(Code::Unavailable, "this service leases nothing");
     let leaser = app.leaser().ok_or_else(none)?;
@@ -272,7 +276,15 @@ async fn lease_from(
         leases,
         shares,
         is_refused,
-    } = leaser.lease(&wanted, share).await;
+    } = match &asks {
+        None => leaser.lease(&wanted, share).await,
+        Some(asks) => tokio::select! {
+            biased;
+            // What is leased by then is released.
+            () = asks.ended(app) => return asks.still(app).and(Err(no_memory())),
+            ready = leaser.lease(&wanted, share) => ready,
+        },
+    };
     if is_refused && leases.is_empty() {
         return Err(no_memory());
     }

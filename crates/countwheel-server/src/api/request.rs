@@ -13,6 +13,7 @@ use memmap2::MmapMut;
 use percent_encoding::percent_decode_str;
 
 use super::App;
+use super::access::Identity;
 use super::drain;
 use super::idempotency::IDEMPOTENCY_KEY;
 use super::problem::{Code, Problem};
@@ -478,13 +479,16 @@ async fn body_within(app: &App, request: Request<Body>, most: usize) -> Result<H
         return Err(too_large(most));
     }
     let caller = request.extensions().get::<Caller>().copied();
+    let asks = request.extensions().get::<Identity>().cloned();
     let read = collect(request.into_body(), app.bodies.share(caller), most);
     let late = |_| Problem::new(Code::Timeout, "the body took too long to arrive");
     let longer = (most - MAX_BODY_BYTES).div_ceil(BODY_BYTES_A_SECOND);
     let longer = Duration::from_secs(u64::try_from(longer).unwrap_or_default());
-    tokio::time::timeout(BODY_DEADLINE + longer, read)
-        .await
-        .map_err(late)?
+    let read = tokio::time::timeout(BODY_DEADLINE + longer, read);
+    let read = read.await.map_err(late)??;
+    // A token may have been revoked while the body came.
+    asks.map_or(Ok(()), |asks| asks.still(app))?;
+    Ok(read)
 }
 
 /// Gathers a body. Its share grows with what has come, not with what is announced.

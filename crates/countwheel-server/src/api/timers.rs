@@ -18,6 +18,7 @@ use countwheel_time::{Random, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::access::Identity;
 use super::described::{operations, requests};
 use super::endpoints::above_ceiling_at;
 use super::idempotency::{self, REPLAYED};
@@ -41,6 +42,7 @@ use crate::resources::endpoint::{EndpointName, Opened};
 use crate::resources::queue::{Mode, Placement, Queue};
 use crate::resources::route::check_path;
 use crate::resources::rules::{InForce, Origins};
+use crate::resources::token::Scope;
 use crate::time::{format_duration, format_time, parse_signed, read_time};
 use crate::traced::TraceContext;
 
@@ -1116,9 +1118,12 @@ pub(super) async fn act(
     };
     let condition = precondition(request.headers(), honoured)?;
     let trace = TraceContext::of(request.headers());
+    let asks = request.extensions().get::<Identity>().cloned();
     let body = optional_json_body(&app, request).await?;
     let request = match (verb, body) {
-        (Verb::Resend, body) => return resend(&app, name, condition, trace, body).await,
+        (Verb::Resend, body) => {
+            return resend(&app, name, condition, trace, body, asks.as_ref()).await;
+        }
         (Verb::Backfill, body) => return backfill::backfill(&app, name, trace, body).await,
         (Verb::Fire, None) => durable::Request::Fire { name },
         (Verb::Fire, Some(body)) => {
@@ -1151,6 +1156,7 @@ async fn resend(
     condition: Condition,
     trace: Option<TraceContext>,
     body: Option<Held>,
+    asks: Option<&Identity>,
 ) -> Result<Response, Problem> {
     let field = match &body {
         None => None,
@@ -1158,6 +1164,10 @@ async fn resend(
             let mut object = Field::root(json::parse(body)?).object_of(&requests::RESEND)?;
             let target = object.take("target");
             object.finish()?;
+            if target.is_some() {
+                // What is stored goes where the caller says, who reads it there.
+                asks.map_or(Ok(()), |asks| asks.needs(Scope::Read))?;
+            }
             target
         }
     };

@@ -213,6 +213,11 @@ impl Made {
     }
 }
 
+/// Whether its holder may make others for good.
+fn lasts(token: &StoredToken) -> bool {
+    token.has(Scope::Admin) && token.certificate.is_none() && token.expires.is_none()
+}
+
 /// Whether one more token may be there.
 fn may_be_made(known: &Resources, made: &StoredToken, is_configured: bool) -> Result<(), Problem> {
     let refused = |detail: &str| Err(Problem::new(Code::Conflict, detail));
@@ -224,9 +229,9 @@ fn may_be_made(known: &Resources, made: &StoredToken, is_configured: bool) -> Re
         return refused("another token is for the same certificate: revoke that one first");
     }
     // The first one closes the API for all that show none, so it must open what makes others.
-    if !is_configured && !known.has_tokens() && !made.has(Scope::Admin) {
+    if !is_configured && !known.has_tokens() && !lasts(made) {
         return refused(
-            "the first token needs the scope admin: without one nobody could make another",
+            "the first token needs the scope admin, a secret, and no end: without such a token nobody could make another",
         );
     }
     Ok(())
@@ -330,20 +335,17 @@ pub(super) async fn revoke(
     Query::of(&uri, &[])?;
     let condition = precondition(&headers, Honoured::IfMatch)?;
     let setting = id.setting().ok_or_else(missing)?;
-    let now = app.clock.timestamp();
     let check = |known: &Resources| {
         if app.access.has_configured() {
             return Ok(());
         }
-        let admits = |entry: &Entry<StoredToken>| {
-            let stored = entry.what.as_deref();
-            stored.is_some_and(|it| it.has(Scope::Admin) && it.counts(now))
-        };
+        let lasts = |entry: &Entry<StoredToken>| entry.what.as_deref().is_some_and(lasts);
+        let is_one = known.token(&id).is_some_and(lasts);
         let mut others = known.tokens().filter(|(other, _)| **other != id);
-        if others.any(|(_, entry)| admits(entry)) {
+        if !is_one || others.any(|(_, entry)| lasts(entry)) {
             return Ok(());
         }
-        let detail = "this is the last token with the scope admin: make another one first";
+        let detail = "this is the last token with the scope admin, a secret and no end: make another one first";
         Err(Problem::new(Code::Conflict, detail))
     };
     stored::remove(

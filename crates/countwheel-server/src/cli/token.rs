@@ -52,7 +52,7 @@ pub struct Create {
     #[arg(long, value_name = "D", value_parser = duration)]
     expires_in: Option<Duration>,
     /// Make it in this data directory, which no process has open, in place of asking a server
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["server", "token"])]
+    #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
     asked: Asked,

@@ -12,7 +12,7 @@ use countwheel_time::Timestamp;
 use parking_lot::Mutex;
 use ring::hmac;
 
-use crate::api::access::{Access, Identity};
+use crate::api::access::{Access, Identity, Proof};
 use crate::resources::Resources;
 use crate::resources::sealed::{Vault, hex};
 use crate::resources::token::TokenId;
@@ -60,7 +60,7 @@ impl Sessions {
     pub(crate) fn begin(&self, access: &Access, asks: &Identity, now: Timestamp) -> Option<String> {
         let until = seconds(now) + SESSION_SECONDS;
         let who = match asks {
-            Identity::Token(id, _) => id.as_str(),
+            Identity::Token(id, ..) => id.as_str(),
             Identity::Configured => CONFIGURED,
             Identity::Anyone | Identity::Nobody => return None,
         };
@@ -90,7 +90,8 @@ impl Sessions {
             access.has_configured().then_some(Identity::Configured)?
         } else {
             let (id, token) = known.valid_token(&TokenId::new(who)?, now)?;
-            Identity::Token(id.clone(), token.clone())
+            let proof = Proof::Secret(token.hash.as_str().into());
+            Identity::Token(id.clone(), token.clone(), proof)
         };
         let covered = covered(who, until, &access.mark_of(&asks)?);
         let text = format!("session\0{covered}");

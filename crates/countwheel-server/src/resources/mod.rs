@@ -30,7 +30,7 @@ use countwheel_time::{Clock, Instant, Timestamp};
 use parking_lot::{Mutex, RwLock};
 use rustls::RootCertStore;
 use serde_json::Value;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use self::blocked::Blocked;
 use self::breaker::{Breakers, Health};
@@ -216,7 +216,7 @@ impl Resources {
         let shown = Shown::read(shown)?;
         let (id, entry) = self.tokens.get_key_value(&shown.id)?;
         let token = entry.what.as_ref()?;
-        token.is(&shown, now).then_some((id, token))
+        (token.has_secret(&shown.hash(), now)).then_some((id, token))
     }
 
     /// The token with that id, if it has a secret and counts now.
@@ -283,6 +283,8 @@ pub(crate) struct Catalogue {
     known: RwLock<Arc<Resources>>,
     /// When the settings were looked at last. Whoever holds the lock looks.
     looked: Mutex<Option<Instant>>,
+    /// Tells that what is known is not what was known before.
+    changed: watch::Sender<()>,
     vault: Vault,
     roots: Arc<RootCertStore>,
     clock: Arc<dyn Clock>,
@@ -311,6 +313,7 @@ impl Catalogue {
         Self {
             known: RwLock::default(),
             looked: Mutex::default(),
+            changed: watch::Sender::new(()),
             vault,
             roots,
             clock,
@@ -384,6 +387,11 @@ impl Catalogue {
         &self.roots
     }
 
+    /// Tells whoever waits that what is known has changed.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
     /// What is known just now.
     pub(crate) fn known(&self) -> Arc<Resources> {
         Arc::clone(&self.known.read())
@@ -455,6 +463,7 @@ impl Catalogue {
         let is_elsewhere = now.places_of_queues() != before.places_of_queues();
         let now = Arc::new(now);
         *self.known.write() = Arc::clone(&now);
+        self.changed.send_replace(());
         // A changed endpoint may be another receiver: what was seen of it counts no more. Only once the change is
         // known, or an attempt of before could be noted again.
         for (name, entry) in &before.endpoints {

@@ -1,14 +1,18 @@
 //! Tokens that are stored: what each opens, and what becomes of one that is wrong, rotated or revoked.
 
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::support::{Answer, Client, Directory, Server, program};
+use crate::support::{
+    Answer, Client, Directory, Server, Target, pause, program, read_answer, wait_for_state,
+};
 
 fn create(data: &Path, arguments: &[&str]) -> Output {
     program()
+        .env("COUNTWHEEL_TOKEN", "of-another-server")
         .args(["token", "create", "--data"])
         .arg(data)
         .args(arguments)
@@ -252,8 +256,14 @@ fn the_last_token_that_makes_others_stays_and_the_first_one_is_such() {
     let server = Server::with(&data, &[]);
     let mut anyone = server.client();
     let reader = r#"{"name":"r","scopes":["read"]}"#;
-    let refused = anyone.json("POST", "/v1/tokens", reader);
-    assert_eq!(refused.problem(), (409, "conflict".into()));
+    for first in [
+        reader,
+        r#"{"name":"r","scopes":["admin"],"expires_in":"5s"}"#,
+        r#"{"name":"r","scopes":["admin"],"certificate":"cn:nobody"}"#,
+    ] {
+        let refused = anyone.json("POST", "/v1/tokens", first);
+        assert_eq!(refused.problem(), (409, "conflict".into()));
+    }
     // The first token closes the API for whoever shows none.
     let (id, token) = made(&mut anyone, &json!({"name": "a", "scopes": ["admin"]}));
     assert_eq!(anyone.get("/v1/queues").status, 401);
@@ -261,11 +271,23 @@ fn the_last_token_that_makes_others_stays_and_the_first_one_is_such() {
     let path = format!("/v1/tokens/{id}");
     let last = admin.send("DELETE", &path, &[], b"");
     assert_eq!(last.problem(), (409, "conflict".into()));
-    // One that expires soon will not do for long, but it does now.
-    made(
-        &mut admin,
-        &json!({"name": "b", "scopes": ["admin", "read"], "expires_in": "1h"}),
-    );
+    // None of these would do for whoever has lost the first.
+    for more in [
+        json!({"expires_in": "1h"}),
+        json!({"certificate": "cn:nobody"}),
+        json!({"scopes": ["read"]}),
+    ] {
+        let mut body = json!({"name": "b", "scopes": ["admin", "read"]});
+        for (name, value) in more.as_object().unwrap() {
+            body[name] = value.clone();
+        }
+        admin
+            .json("POST", "/v1/tokens", &body.to_string())
+            .expect(201);
+        let last = admin.send("DELETE", &path, &[], b"");
+        assert_eq!(last.problem(), (409, "conflict".into()));
+    }
+    made(&mut admin, &json!({"name": "c", "scopes": ["admin"]}));
     let wrong = [("if-match", "\"999\"")];
     let other = admin.send("DELETE", &path, &wrong, b"");
     assert_eq!(other.problem(), (412, "revision_mismatch".into()));
@@ -458,4 +480,162 @@ fn the_commands_make_show_rotate_and_revoke() {
         run(&["create", "x", "--scope", "root"]).status.code(),
         Some(2)
     );
+}
+
+/// Begins a request, and sends the rest of it later.
+struct Half {
+    stream: std::net::TcpStream,
+}
+
+impl Half {
+    fn begin(server: &Server, token: Option<&str>, head: &str, first: &str) -> Self {
+        let mut stream = std::net::TcpStream::connect(&server.address).unwrap();
+        let shown = token.map_or(String::new(), |it| {
+            format!("authorization: Bearer {it}\r\n")
+        });
+        let text = format!("{head}\r\nhost: localhost\r\n{shown}\r\n{first}");
+        stream.write_all(text.as_bytes()).unwrap();
+        Self { stream }
+    }
+
+    /// The status of the answer, once the rest is there.
+    fn end(mut self, rest: &str) -> u16 {
+        self.stream.write_all(rest.as_bytes()).unwrap();
+        let mut answers = BufReader::new(self.stream);
+        read_answer(&mut answers, false).unwrap().status
+    }
+}
+
+/// A request with a body is two moments: the token counted at the first one alone.
+#[test]
+fn what_was_begun_with_a_token_is_refused_once_the_token_is_gone() {
+    let directory = Directory::new();
+    let (data, token) = first(&directory);
+    let server = Server::with(&data, &[]);
+    let mut admin = with(&server, &token);
+    let body = r#"{"name":"evil","scopes":["admin"]}"#;
+    let post = |path: &str, body: &str| {
+        format!(
+            "POST {path} HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: {}",
+            body.len()
+        )
+    };
+    for way in ["revoked", "rotated"] {
+        let (id, stolen) = made(&mut admin, &json!({"name": "stolen", "scopes": ["admin"]}));
+        let (create, set) = (post("/v1/tokens", body), post("/v1/queues/q/timers", SET));
+        let atomic = create
+            .replace("/v1/tokens", "/v1/batch?atomic=true")
+            .replace("application/json", "application/x-ndjson");
+        let begin = |head: &str, body: &str| Half::begin(&server, Some(&stolen), head, &body[..2]);
+        let halves = [begin(&create, body), begin(&set, SET), begin(&atomic, body)];
+        // The heads are there.
+        assert_eq!(with(&server, &stolen).get("/v1/queues").status, 200);
+        pause();
+        let path = format!("/v1/tokens/{id}");
+        match way {
+            "revoked" => admin.send("DELETE", &path, &[], b""),
+            _ => admin.send("POST", &format!("{path}:rotate"), &[], b""),
+        }
+        .expect(200);
+        for (half, body) in halves.into_iter().zip([body, SET, body]) {
+            let status = half.end(&body[2..]);
+            assert!(matches!(status, 400 | 401), "{way}: {status}");
+        }
+    }
+    let listed = admin.get("/v1/tokens").expect(200);
+    let names = listed["tokens"].as_array().unwrap().iter();
+    assert!(
+        names.into_iter().all(|token| token["name"] != "evil"),
+        "{listed}"
+    );
+    assert_eq!(admin.get("/v1/queues").expect(200)["queues"], json!([]));
+}
+
+#[test]
+fn what_goes_on_ends_with_its_token() {
+    let directory = Directory::new();
+    let (data, token) = first(&directory);
+    let server = Server::with(&data, &[]);
+    let mut admin = with(&server, &token);
+    let pulled = r#"{"mode":"pull"}"#;
+    admin.json("PUT", "/v1/queues/pulled", pulled).expect(201);
+    let all = json!({"name": "long", "scopes": ["read", "write", "deliver"]});
+    let (id, long) = made(&mut admin, &all);
+    let wait = r#"{"queues":["pulled"],"wait":"60s"}"#;
+    let head = |line: &str| format!("{line} HTTP/1.1\r\ncontent-type: application/json");
+    let lease = format!(
+        "{}\r\ncontent-length: {}",
+        head("POST /v1/leases"),
+        wait.len()
+    );
+    let lease = Half::begin(&server, Some(&long), &lease, wait);
+    let events = Half::begin(&server, Some(&long), "GET /v1/events HTTP/1.1", "");
+    let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
+    let set = |key: &str| {
+        let line = format!(
+            r#"{{"op":"set","queue":"q","key":"{key}","in":"1h","target":{{"url":"https://example.com/"}}}}"#
+        );
+        chunk(&format!("{line}\n"))
+    };
+    let batch = "POST /v1/batch HTTP/1.1\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked";
+    let mut batch = Half::begin(&server, Some(&long), batch, &set("before"));
+    let mut events = BufReader::new(events.stream);
+    let mut told = String::new();
+    while !told.contains("before") {
+        assert_ne!(events.read_line(&mut told).unwrap(), 0, "{told}");
+    }
+    admin
+        .send("DELETE", &format!("/v1/tokens/{id}"), &[], b"")
+        .expect(200);
+    // Nothing that comes afterwards is told, leased or taken.
+    let due = r#"{"in":0}"#;
+    admin
+        .json("PUT", "/v1/queues/pulled/timers/k", due)
+        .expect(201);
+    // The stream ends, and its connection goes on.
+    while !told.ends_with("\n0\r\n") {
+        assert_ne!(events.read_line(&mut told).unwrap(), 0, "{told}");
+    }
+    assert!(!told.contains("pulled"), "{told}");
+    assert_eq!(lease.end(""), 401);
+    batch.stream.write_all(set("after").as_bytes()).unwrap();
+    let mut said = String::new();
+    batch.stream.read_to_string(&mut said).unwrap_or_default();
+    assert!(
+        said.contains(r#""status":201"#) && said.contains("unauthorized"),
+        "{said}"
+    );
+    assert_eq!(admin.get("/v1/queues/q/timers/after").status, 404);
+    let state = admin.get("/v1/queues/pulled/timers/k").expect(200)["state"].clone();
+    assert_eq!(state, "pending");
+}
+
+#[test]
+fn to_write_is_not_to_read() {
+    let directory = Directory::new();
+    let (data, token) = first(&directory);
+    let server = Server::with(&data, &["--allow-private-targets"]);
+    let mut admin = with(&server, &token);
+    let gone = Target::answering("410 Gone");
+    let card = json!({"in": 0, "target": {"url": gone.url}, "body": {"card": "4111"}});
+    admin.json("PUT", TIMER, &card.to_string()).expect(201);
+    wait_for_state(&mut admin, TIMER, "dead");
+    let (_, writer) = made(&mut admin, &json!({"name": "w", "scopes": ["write"]}));
+    let mut writer = with(&server, &writer);
+    let thief = Target::answering("200 OK");
+    let elsewhere = json!({"target": {"url": thief.url}}).to_string();
+    let resend = format!("{TIMER}:resend");
+    let refused = writer.json("POST", &resend, &elsewhere);
+    assert_eq!(refused.problem(), (403, "forbidden".into()));
+    let dry = r#"{"queue":"q","action":"revive","filter":{"prefix":"k"},"dry_run":true}"#;
+    let refused = writer.json("POST", "/v1/jobs", dry);
+    assert_eq!(refused.problem(), (403, "forbidden".into()));
+    let ack = r#"{"op":"ack","queue":"q","key":"k","token":"000000000000000100000001"}"#;
+    let ndjson = [("content-type", "application/x-ndjson")];
+    let answer = writer.send("POST", "/v1/batch", &ndjson, ack.as_bytes());
+    let said = String::from_utf8(answer.body).unwrap();
+    assert!(said.contains(r#""status":403"#), "{said}");
+    let state = admin.get(TIMER).expect(200)["state"].clone();
+    assert_eq!(state, "dead");
+    assert_eq!(writer.send("POST", &resend, &[], b"").status, 200);
 }

@@ -1499,7 +1499,15 @@ shape!(
         need("end", Kind::Truth, "Whether the batch was read to its end."),
         may(
             "reason",
-            Kind::Words(&["too_many", "timeout", "shutdown", "broken", "moved", "gone"]),
+            Kind::Words(&[
+                "too_many",
+                "timeout",
+                "unauthorized",
+                "shutdown",
+                "broken",
+                "moved",
+                "gone"
+            ]),
             "Why it was not.",
         ),
         need("operations", COUNT, "How many operations were begun."),
