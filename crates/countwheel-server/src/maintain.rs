@@ -267,9 +267,8 @@ pub fn repair(args: &Anew) -> ExitCode {
             "repaired {into}: {timers} timers, {stale} of them may be stale; {problems} places \
              cannot be read; see {path}"
         ));
-        eprintln!(
-            "countwheel: settings may be missing or older: compare tokens, endpoints, queues, pauses and drains \
-             before a start"
+        tracing::warn!(
+            "settings may be missing or older: compare tokens, endpoints, queues, pauses and drains before a start"
         );
         false
     }))
@@ -281,8 +280,8 @@ pub fn restore(args: &Anew) -> ExitCode {
     let restored = DiskStore::restore(&args.from, &args.into, args.disk());
     ended(restored.map(|_| {
         print(&format!("restored {}", args.into.display()));
-        eprintln!(
-            "countwheel: tokens are those of the snapshot: revoke what was revoked or rotated since"
+        tracing::warn!(
+            "tokens are those of the snapshot: revoke what was revoked or rotated since"
         );
         true
     }))
