@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
 mod answers;
+mod asvs;
 mod backfill;
 mod batch;
 mod cors;
