@@ -326,3 +326,59 @@ fn a_post_is_repeated_on_another_node() {
     let refused = post_to(&mut clients[0], "/v1/queues/serial", Some("x"), braces);
     assert_eq!(refused.problem(), (422, "invalid_setting".to_owned()));
 }
+
+/// Waits for what another node has done, which takes half a second or so.
+#[expect(clippy::disallowed_methods, reason = "polls another process")]
+#[track_caller]
+fn comes_to(client: &mut Client, path: &str, status: u16) {
+    let patience = Patience::of(PATIENCE);
+    loop {
+        let answer = client.get(path);
+        if answer.status == status {
+            return;
+        }
+        assert!(!patience.left().is_zero(), "{answer:?}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What opens the API of one node opens that of all, and closes it: also where no shard is asked.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_token_counts_on_all_nodes_until_it_is_revoked() {
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let made = |client: &mut Client, scope: &str| {
+        let body = json!({"name": scope, "scopes": [scope]}).to_string();
+        client.json("POST", "/v1/tokens", &body).expect(201)
+    };
+    let with = |node: &Server, token: &Value| {
+        let mut client = node.client();
+        let shown = format!("Bearer {}", token["token"].as_str().unwrap());
+        client.headers.push(("authorization".to_owned(), shown));
+        client
+    };
+    let first = made(&mut nodes[0].client(), "admin");
+    assert_eq!(nodes[0].client().get("/v1/queues").status, 401);
+    comes_to(&mut nodes[1].client(), "/v1/queues", 401);
+    let mut admins: Vec<Client> = nodes.iter().map(|node| with(node, &first)).collect();
+    comes_to(&mut admins[1], "/v1/tokens", 200);
+    for round in 0..3 {
+        let (one, other) = (round % 2, (round + 1) % 2);
+        let reader = made(&mut admins[one], "read");
+        let (mut here, mut there) = (with(&nodes[one], &reader), with(&nodes[other], &reader));
+        assert_eq!(here.get("/v1/queues").status, 200);
+        comes_to(&mut there, "/v1/queues", 200);
+        assert_eq!(there.get("/v1/tokens").status, 403);
+        let path = format!("/v1/tokens/{}", reader["id"].as_str().unwrap());
+        admins[other].send("DELETE", &path, &[], b"").expect(200);
+        assert_eq!(there.get("/v1/queues").status, 401);
+        comes_to(&mut here, "/v1/queues", 401);
+    }
+    // The first one stays, whichever node is asked.
+    let path = format!("/v1/tokens/{}", first["id"].as_str().unwrap());
+    for admin in &mut admins {
+        let refused = admin.send("DELETE", &path, &[], b"");
+        assert_eq!(refused.problem(), (409, "conflict".into()));
+    }
+}
