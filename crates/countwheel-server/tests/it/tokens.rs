@@ -7,7 +7,8 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Answer, Client, Directory, Server, Target, pause, program, read_answer, wait_for_state,
+    Answer, Client, Directory, PATIENCE, Server, Target, pause, program, read_answer,
+    wait_for_state,
 };
 
 fn create(data: &Path, arguments: &[&str]) -> Output {
@@ -494,6 +495,7 @@ impl Half {
             format!("authorization: Bearer {it}\r\n")
         });
         let text = format!("{head}\r\nhost: localhost\r\n{shown}\r\n{first}");
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
         Self { stream }
     }
@@ -570,6 +572,12 @@ fn what_goes_on_ends_with_its_token() {
     );
     let lease = Half::begin(&server, Some(&long), &lease, wait);
     let events = Half::begin(&server, Some(&long), "GET /v1/events HTTP/1.1", "");
+    let mut events = BufReader::new(events.stream);
+    let mut told = String::new();
+    // From then on it is told everything.
+    while !told.contains("retry:") {
+        assert_ne!(events.read_line(&mut told).unwrap(), 0, "{told}");
+    }
     let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
     let set = |key: &str| {
         let line = format!(
@@ -579,8 +587,6 @@ fn what_goes_on_ends_with_its_token() {
     };
     let batch = "POST /v1/batch HTTP/1.1\r\ncontent-type: application/x-ndjson\r\ntransfer-encoding: chunked";
     let mut batch = Half::begin(&server, Some(&long), batch, &set("before"));
-    let mut events = BufReader::new(events.stream);
-    let mut told = String::new();
     while !told.contains("before") {
         assert_ne!(events.read_line(&mut told).unwrap(), 0, "{told}");
     }
