@@ -161,11 +161,13 @@ impl Browser {
         self.ask(&format!("element/{id}/click"), &json!({}));
     }
 
-    /// What was written to the console since the last time: violations of the policy among it.
+    /// What was written to the console since the last time: violations of the policy among it, but no recommendations, such as
+    /// that for a name of a user beside a password.
     pub(crate) fn console(&mut self) -> Vec<String> {
         let entries = self.ask("se/log", &json!({"type": "browser"}));
-        let entries = entries.as_array().expect("entries");
-        entries.iter().map(Value::to_string).collect()
+        let entries = entries.as_array().expect("entries").iter();
+        let entries = entries.filter(|entry| entry["source"] != "recommendation");
+        entries.map(Value::to_string).collect()
     }
 
     /// A picture of the whole page, as PNG.
