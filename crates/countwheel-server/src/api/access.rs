@@ -135,8 +135,7 @@ impl Identity {
     }
 
     fn counts(&self, app: &App) -> bool {
-        let known = app.catalogue.current(&app.timers);
-        let known = known.unwrap_or_else(|| app.catalogue.known());
+        let known = known(app);
         let now = app.clock.timestamp();
         match self {
             Self::Nobody | Self::Configured => true,
@@ -283,6 +282,12 @@ fn shown(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| shown.trim())
 }
 
+/// What is known of tokens, without a question to a store that is far away.
+fn known(app: &App) -> Arc<Resources> {
+    let known = app.catalogue.current(&app.timers);
+    known.unwrap_or_else(|| app.catalogue.known())
+}
+
 /// Who asks, if whoever it is may do what the request wants.
 ///
 /// # Errors
@@ -293,8 +298,7 @@ pub(super) fn admit(
     request: &mut Request<Body>,
     wanted: Option<Scope>,
 ) -> Result<Identity, Problem> {
-    let known = app.catalogue.current(&app.timers);
-    let known = known.unwrap_or_else(|| app.catalogue.known());
+    let known = known(app);
     let is_of_pages = request.uri().path() == "/logout" || wanted.is_some() && !is_of_api(request);
     let session = session::shown(request.headers()).filter(|_| is_of_pages);
     let session = session.map(str::to_owned);
@@ -358,8 +362,10 @@ fn token(app: &App, known: &Resources, shown: &str) -> Option<Identity> {
     if app.access.is_configured(shown) {
         return Some(Identity::Configured);
     }
-    let (id, token) = known.shown_token(shown, app.clock.timestamp())?;
-    let proof = Proof::Secret(Shown::read(shown)?.hash().into());
+    let shown = Shown::read(shown)?;
+    let hash = shown.hash();
+    let (id, token) = known.shown_token(&shown.id, &hash, app.clock.timestamp())?;
+    let proof = Proof::Secret(hash.into());
     Some(Identity::Token(id.clone(), Arc::clone(token), proof))
 }
 

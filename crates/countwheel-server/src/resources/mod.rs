@@ -39,7 +39,7 @@ use self::endpoint::{Endpoint, EndpointName, Opened};
 use self::failing::Failing;
 use self::queue::{Mode, Queue};
 use self::sealed::Vault;
-use self::token::{Shown, StoredToken, TOKEN, TokenId};
+use self::token::{StoredToken, TOKEN, TokenId};
 use crate::api::events::Changed;
 use crate::api::json::{self, Field};
 use crate::api::retry;
@@ -211,12 +211,16 @@ impl Resources {
         self.certificates.contains_key(name)
     }
 
-    /// The token that was shown, if it counts now.
-    pub(crate) fn shown_token(&self, shown: &str, now: Timestamp) -> Option<Known<'_>> {
-        let shown = Shown::read(shown)?;
-        let (id, entry) = self.tokens.get_key_value(&shown.id)?;
+    /// The token with that id, if it has a secret with this hash, and counts now.
+    pub(crate) fn shown_token(
+        &self,
+        id: &TokenId,
+        hash: &str,
+        now: Timestamp,
+    ) -> Option<Known<'_>> {
+        let (id, entry) = self.tokens.get_key_value(id)?;
         let token = entry.what.as_ref()?;
-        (token.has_secret(&shown.hash(), now)).then_some((id, token))
+        token.has_secret(hash, now).then_some((id, token))
     }
 
     /// The token with that id, if it has a secret and counts now.
