@@ -15,8 +15,8 @@ use crate::planted::planted;
 use crate::setting::SettingsDraft;
 use crate::store::{Before, Change, Found, Shard, Store, StoreError};
 use crate::{
-    Record, Setting, SettingError, SettingPrecondition, Settings, SettingsVersion, TimerError,
-    TimerName,
+    Record, Setting, SettingError, SettingName, SettingPrecondition, Settings, SettingsVersion,
+    TimerError, TimerName,
 };
 
 /// Reads each record once, and keeps what became of it.
@@ -50,6 +50,8 @@ pub(crate) struct Draft<'a> {
     told_before: usize,
     /// What the request asks for whose change is next.
     asked: Option<EventKind>,
+    /// How many changes were made, undone ones included.
+    made: u64,
 }
 
 /// What a step changes of what is counted.
@@ -124,6 +126,7 @@ impl<'a> Draft<'a> {
             told: None,
             told_before: 0,
             asked: None,
+            made: 0,
         }
     }
 
@@ -157,7 +160,18 @@ impl<'a> Draft<'a> {
             told.push(TimerEvent::of_setting(name, is_put, self.wall));
         }
         self.written += bytes;
+        self.made += 1;
         Ok(version)
+    }
+
+    /// The version of a setting, as this step has it; `None` if there is none of that name.
+    pub(crate) fn setting(&self, name: &SettingName) -> Option<SettingsVersion> {
+        self.settings.current(name).map(|(version, _)| version)
+    }
+
+    /// How many changes the step has made so far, undone ones included.
+    pub(crate) fn made(&self) -> u64 {
+        self.made
     }
 
     pub(crate) fn read(&mut self, name: &TimerName) -> Result<Option<&Record>, StoreError> {
@@ -402,6 +416,7 @@ impl<'a> Draft<'a> {
 
     fn change(&mut self, place: usize, record: Option<Box<Record>>) {
         let drafted = &mut self.drafted[place];
+        self.made += 1;
         let asked = self.asked.take();
         if let Some(told) = &mut self.told {
             let (old, new) = (drafted.record.as_deref(), record.as_deref());

@@ -197,11 +197,12 @@ impl fmt::Debug for Asked {
 }
 
 fn payload_bytes(request: &Request) -> usize {
-    match request {
+    let payload = match request.plain() {
         Request::Set { payload, .. } => payload.len(),
         Request::Configure { value, .. } => value.as_ref().map_or(0, Vec::len),
         _ => 0,
-    }
+    };
+    payload + request.note_bytes()
 }
 
 /// Who waits for an answer. Dropped without one, it is told that the outcome is not known.

@@ -311,7 +311,7 @@ impl Engine {
             let kept = self.kept.drain(..).chain(self.deferred.drain(..));
             kept.chain(events).collect()
         };
-        let asks = |request: &Request| matches!(request, Request::Configure { .. });
+        let asks = |request: &Request| matches!(request.plain(), Request::Configure { .. });
         let asks = events.iter().any(|event| match event {
             Event::Request(_, request) => asks(request),
             Event::Batch(_, requests) => requests.iter().any(asks),

@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::stored::{Place, Stored, forget};
 pub use self::work::{JobHost, JobSteps};
-pub(crate) use self::work::{is_overtaken, look_at_settings, store_asked};
+pub(crate) use self::work::{is_overtaken, look_at_settings, noted, store_asked};
 use crate::store::{Filter, Page, Shard, StoreError};
 use crate::{
-    BatchError, QueueName, Record, Request, Response, Revision, Settings, SettingsVersion, Shift,
-    StateKind, TimerError, Timers, elsewhere,
+    BatchError, Note, QueueName, Record, Request, Response, Revision, Settings, SettingsVersion,
+    Shift, StateKind, TimerError, Timers, elsewhere,
 };
 
 /// How often a process looks whether the owners of other shards have seen a job, and the pause between two looks.
@@ -263,15 +263,25 @@ impl Timers {
     /// [`JobError::TooMany`] while [`Job::PLACES`] jobs run; as [`Timers::call`]. If an owner of another shard does not
     /// see the job within five seconds, it is [`TimerError::ShardUnavailable`], and the job is cancelled.
     pub fn begin_job(&self, order: &JobOrder) -> Result<Job, JobError> {
+        self.begin_job_noted(order, None)
+    }
+
+    /// The same, with a note.
+    pub(crate) fn begin_job_noted(
+        &self,
+        order: &JobOrder,
+        note: Option<&Note>,
+    ) -> Result<Job, JobError> {
+        order.queue.must_be_of_callers()?;
         if self.is_own_thread() {
             return Err(TimerError::OwnThread.into());
         }
-        let job = JobSteps::begin(self, order)?;
+        let job = JobSteps::begin_noted(self, order, note)?;
         let place = |stored: &Stored| stored.place_of(job.id).cloned();
         match self.wait_for_marks(job.id, place)? {
             None => Ok(job),
             Some(shard) => {
-                self.cancel_job(job.id)?;
+                JobSteps::cancel_noted(self, job.id, note)?;
                 Err(TimerError::ShardUnavailable { shard }.into())
             }
         }

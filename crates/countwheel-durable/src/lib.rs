@@ -98,6 +98,7 @@
 mod across;
 mod ahead;
 mod answer;
+mod audit;
 mod backlog;
 mod budget;
 
@@ -150,6 +151,7 @@ mod window;
 
 pub use across::{AcrossError, AcrossFilter, AcrossPage};
 pub use answer::Answer;
+pub use audit::{AuditEntry, AuditFilter, AuditPage, Changed, Note, Noting, Stood};
 pub use budget::Budget;
 pub use config::Config;
 pub use countwheel_time::{

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use crate::TimerError;
+
 /// A namespace: 1 to 64 bytes of ASCII letters, digits and `.` `_` `:` `-`. Queues of the same name
 /// in two namespaces have nothing in common.
 ///
@@ -196,6 +198,14 @@ impl QueueName {
     pub(crate) fn is_reserved(&self) -> bool {
         let behind = self.0.strip_prefix(Namespace::RESERVED);
         behind.is_some_and(|behind| behind.starts_with(Self::BETWEEN))
+    }
+
+    /// Refuses a queue of the reserved namespace, which no request is about.
+    pub(crate) fn must_be_of_callers(&self) -> Result<(), TimerError> {
+        if self.is_reserved() {
+            return Err(NameError::NamespaceReserved.into());
+        }
+        Ok(())
     }
 
     /// The name as text, as it is stored and shown.

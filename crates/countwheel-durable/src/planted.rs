@@ -122,6 +122,22 @@ bugs! {
     ExtendForgotten,
     /// The receipt of a set is stored in the commit behind that of its timer.
     ReceiptLater,
+    /// The entry of a change is stored in the commit behind it.
+    AuditLater,
+    /// A request that is refused has an entry in the audit log.
+    AuditOfRefused,
+    /// A request that changes nothing has an entry in the audit log.
+    AuditOfNothing,
+    /// What an entry says of the time before the change is what there is after it.
+    AuditBeforeIsAfter,
+    /// A change of a setting has no entry.
+    AuditForgetsSettings,
+    /// An entry is kept for half its time.
+    AuditEndsEarly,
+    /// An entry that is over stays in the store.
+    AuditKeptForGood,
+    /// The end of an entry counts as that of a timer.
+    AuditCounted,
     /// A receipt is kept for half its time.
     ReceiptEndsEarly,
     /// A receipt that is over stays in the store.

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::jobs::{
     Job, JobAction, JobFilter, JobOrder, Place, Stored, forget, is_overtaken, look_at_settings,
-    store_asked,
+    noted, store_asked,
 };
-use crate::{QueueName, SettingError, SettingsVersion, StateKind, TimerError, Timers};
+use crate::{Note, QueueName, SettingError, SettingsVersion, StateKind, TimerError, Timers};
 
 /// Which timers of a queue a purge removes: those that all of its fields want.
 ///
@@ -168,6 +168,17 @@ impl Timers {
     /// [`PurgeError::Running`] while another purge of the queue runs; as [`Timers::call`]. If an owner of another shard
     /// does not see the purge within five seconds, it is [`TimerError::ShardUnavailable`], and there is no purge.
     pub fn purge(&self, queue: &QueueName, filter: PurgeFilter) -> Result<Purge, PurgeError> {
+        self.purge_noted(queue, filter, None)
+    }
+
+    /// The same, with a note.
+    pub(crate) fn purge_noted(
+        &self,
+        queue: &QueueName,
+        filter: PurgeFilter,
+        note: Option<&Note>,
+    ) -> Result<Purge, PurgeError> {
+        queue.must_be_of_callers()?;
         if self.is_own_thread() {
             return Err(TimerError::OwnThread.into());
         }
@@ -193,7 +204,7 @@ impl Timers {
             dry_run: false,
         };
         let before = before.map(|(version, _)| *version);
-        let (id, asked) = match store_asked(self, &place, order, before) {
+        let (id, asked) = match store_asked(self, &place, order, before, note) {
             Ok(stored) => stored,
             Err(error) => {
                 // Somebody else was faster.
@@ -219,7 +230,7 @@ impl Timers {
             (*version == id).then(|| place.clone())
         };
         if let Some(shard) = self.wait_for_marks(id, is_there)? {
-            self.call(forget(&place, id)?)?;
+            self.call(noted(forget(&place, id)?, note))?;
             return Err(TimerError::ShardUnavailable { shard }.into());
         }
         // It may have been cancelled while it waited, and another asked for.
@@ -252,12 +263,22 @@ impl Timers {
     /// # Errors
     /// As [`Timers::call`].
     pub fn cancel_purge(&self, queue: &QueueName) -> Result<Option<Purge>, TimerError> {
+        self.cancel_purge_noted(queue, None)
+    }
+
+    /// The same, with a note.
+    pub(crate) fn cancel_purge_noted(
+        &self,
+        queue: &QueueName,
+        note: Option<&Note>,
+    ) -> Result<Option<Purge>, TimerError> {
         look_at_settings(self)?;
         let running = Stored::of(&self.settings()).purge(queue);
         let Some(purge) = running.filter(|purge| purge.ended.is_none()) else {
             return Ok(None);
         };
-        match self.call(forget(&Place::Purge(queue.clone()), purge.id)?) {
+        let request = forget(&Place::Purge(queue.clone()), purge.id)?;
+        match self.call(noted(request, note)) {
             Ok(_) => Ok(Some(purge)),
             // It was through meanwhile, or was cancelled.
             Err(error) if is_overtaken(&error) => Ok(None),

@@ -105,8 +105,8 @@ impl Receipt {
     }
 }
 
-/// The two hashes that decide the shard of the timer, if this is the name of a receipt: by the whole key, and by the
-/// tag.
+/// The two hashes that decide the shard, if this is the name of a receipt or of an entry of the audit log: by the whole
+/// key, and by the tag.
 pub(crate) fn hashes_in(name: &TimerName) -> Option<[u64; 2]> {
     if !name.queue.is_reserved() {
         return None;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::drain;
 use crate::store::{Shard, StoreError};
 use crate::{
-    CronError, DrainMode, JobAction, LeaseToken, Missed, NameError, Outcome, PayloadError,
+    CronError, DrainMode, JobAction, LeaseToken, Missed, NameError, Note, Outcome, PayloadError,
     PolicyError, QueueName, Receipt, Recurrence, RecurrenceError, RetryPolicy, Revision,
     SettingError, SettingName, SettingPrecondition, SettingsVersion, StateKind, TimerId, TimerName,
     UnknownZone,
@@ -241,9 +241,58 @@ pub enum Request {
         /// What must hold.
         precondition: SettingPrecondition,
     },
+    /// Do what a request asks for and, if that changes something, write an entry of the audit log in the same commit.
+    /// A request that is refused, and one that changes nothing, writes none. The answer is that of the request.
+    Noted {
+        /// What to do.
+        request: Box<Self>,
+        /// Who has asked for it, in the caller's words.
+        note: Box<Note>,
+    },
 }
 
 impl Request {
+    /// The same, with a note for the audit log. See [`Timers::audit`](crate::Timers::audit).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use countwheel_durable::{Note, Request, TimerName};
+    ///
+    /// let fire = Request::Fire { name: TimerName::new("orders", "order-42")? };
+    /// let noted = fire.clone().noted(Note::new("ada", Duration::from_secs(86_400))?);
+    /// assert_eq!((noted.plain(), noted.name()), (&fire, fire.name()));
+    /// # Ok::<(), countwheel_durable::TimerError>(())
+    /// ```
+    #[must_use]
+    pub fn noted(self, note: Note) -> Self {
+        let (request, note) = (Box::new(self), Box::new(note));
+        Self::Noted { request, note }
+    }
+
+    /// The request without its notes.
+    #[must_use]
+    pub fn plain(&self) -> &Self {
+        let mut plain = self;
+        while let Self::Noted { request, .. } = plain {
+            plain = request;
+        }
+        plain
+    }
+
+    /// How many bytes the notes have.
+    pub(crate) fn note_bytes(&self) -> usize {
+        let (mut request, mut bytes) = (self, 0);
+        while let Self::Noted {
+            request: inner,
+            note,
+        } = request
+        {
+            bytes += note.bytes().len();
+            request = inner;
+        }
+        bytes
+    }
+
     /// Drains a queue, or all queues (`None`), as an owner of one shard sees it at once and the others
     /// within half a second; `None` for a mode ends the drain. [`Timers::drain`](crate::Timers::drain)
     /// tells all shards of a process.
@@ -269,7 +318,7 @@ impl Request {
 
     /// Where the receipt is stored of a set that has one.
     pub(crate) fn receipt(&self) -> Option<TimerName> {
-        match self {
+        match self.plain() {
             Self::Set { name, options, .. } => options.receipt.as_ref()?.place(name),
             _ => None,
         }
@@ -278,7 +327,7 @@ impl Request {
     /// The timer it is about; `None` if it is about a setting.
     #[must_use]
     pub fn name(&self) -> Option<&TimerName> {
-        match self {
+        match self.plain() {
             Self::Set { name, .. }
             | Self::Move { name, .. }
             | Self::Remove { name, .. }
@@ -288,7 +337,7 @@ impl Request {
             | Self::Settle { name, .. }
             | Self::Extend { name, .. }
             | Self::Release { name, .. } => Some(name),
-            Self::Configure { .. } => None,
+            Self::Configure { .. } | Self::Noted { .. } => None,
         }
     }
 }

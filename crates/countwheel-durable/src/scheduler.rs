@@ -39,10 +39,12 @@ use crate::{
     Request, Response, Revision, Run, Settings, State, StateKind, Stats, TimerError, TimerEvent,
     Verdict, Wake, policy,
 };
+use crate::{audit, receipt};
 use countwheel_time::Random;
 use parking_lot::Mutex;
 
 mod answer;
+mod audited;
 mod batch;
 mod leasing;
 mod parking;
@@ -225,7 +227,7 @@ pub(crate) struct Scheduler {
     held_until: Option<Timestamp>,
     /// What was read before the last step: only a planted mistake believes it once more.
     read: Found,
-    /// Receipts of the last step: only a planted mistake owes any.
+    /// Receipts and entries of the audit log of the last step: only a planted mistake owes any.
     owed: Vec<Record>,
     /// What a batch does to the window, until it is certain that it does it.
     put_off: Option<Vec<Put>>,
@@ -1088,14 +1090,13 @@ impl Scheduler {
         let is_asked_for = record.is_untried() && record.recurring.is_none();
         match record.state {
             State::Dead { .. } if planted!(DeadStayForGood) => return Ok(Attended::Nothing),
-            State::Dead { .. }
-                if record.name.queue.is_reserved() && planted!(ReceiptKeptForGood) =>
-            {
+            State::Dead { .. } if is_kept_for_good(&record.name.queue) => {
                 return Ok(Attended::Nothing);
             }
             State::Done { .. } | State::Dead { .. } => {
                 draft.remove(&record.name);
-                self.stats.forgotten += u64::from(!record.name.queue.is_reserved());
+                let is_counted = !record.name.queue.is_reserved() || planted!(AuditCounted);
+                self.stats.forgotten += u64::from(is_counted);
                 return Ok(Attended::Settled);
             }
             State::Delivering if self.in_flight.contains(record.revision) => {
@@ -1459,7 +1460,7 @@ impl Scheduler {
         let kind = record.state.kind();
         let is_left = kind == StateKind::Done && self.ownership.forgets_done
             || kind == StateKind::Dead && planted!(DeadWakeNobody)
-            || record.name.queue.is_reserved() && planted!(ReceiptKeptForGood);
+            || is_kept_for_good(&record.name.queue);
         if let Some(wake) = record.wake().filter(|_| !is_left) {
             let (name, kind) = (record.name.clone(), Some(kind));
             self.admit(record.wake_clock(), DueEntry { wake, name, kind });
@@ -1523,11 +1524,22 @@ struct Claim {
     ageless: Duration,
 }
 
+/// Only a planted mistake keeps what the engine stores for itself for good.
+fn is_kept_for_good(queue: &QueueName) -> bool {
+    if planted!(ReceiptKeptForGood) {
+        return receipt::queue() == Some(queue);
+    }
+    if planted!(AuditKeptForGood) {
+        return audit::queue() == Some(queue);
+    }
+    false
+}
+
 /// Whether a request makes room, or says what came of an attempt, as the outcomes of those that run do: it is taken on
 /// a full disk.
 fn needs_no_room(request: &Request) -> bool {
     matches!(
-        request,
+        request.plain(),
         Request::Remove { .. }
             | Request::Settle { .. }
             | Request::Release { .. }

@@ -304,7 +304,7 @@ impl SettingsDraft {
     }
 
     /// The version of a setting and how long it is; `None` if there is none of that name.
-    fn current(&self, name: &SettingName) -> Option<(SettingsVersion, usize)> {
+    pub(crate) fn current(&self, name: &SettingName) -> Option<(SettingsVersion, usize)> {
         let drafted = self.changes.iter().rposition(|it| it.name == *name);
         match drafted {
             Some(at) => {

@@ -22,17 +22,18 @@ use crate::store::{
 };
 
 use crate::across;
+use crate::audit;
 use crate::merged;
 use crate::receipt;
 use crate::together::Together;
 use crate::trouble::Noticed;
 use crate::verbs::{self, AsyncTimers, ToFilter, ToPayload, ToQueues, ToTimerName};
 use crate::{
-    AcrossError, AcrossFilter, AcrossPage, Asked, BatchError, Budget, Config, Counted, DrainMode,
-    Drains, Due, DueClock, DueCounts, Elsewhere, Engine, Flow, FlowUse, Handler, Moved, Overview,
-    Precondition, QueueName, QueueOverview, Receipt, Record, Request, Response, RetryPolicy,
-    Revision, Set, Settings, SettingsVersion, Shards, Shift, State, StateKind, Stats, TimerError,
-    TimerName, Trouble, Was, Zone,
+    AcrossError, AcrossFilter, AcrossPage, Asked, AuditFilter, AuditPage, BatchError, Budget,
+    Config, Counted, DrainMode, Drains, Due, DueClock, DueCounts, Elsewhere, Engine, Flow, FlowUse,
+    Handler, Moved, Note, Overview, Precondition, QueueName, QueueOverview, Receipt, Record,
+    Request, Response, RetryPolicy, Revision, Set, Settings, SettingsVersion, Shards, Shift, State,
+    StateKind, Stats, TimerError, TimerName, Trouble, Was, Zone,
 };
 
 /// Durable timers, running. Clones share one scheduler, which stops when the last of them
@@ -1000,6 +1001,57 @@ impl Timers {
     }
 
     /// A page without what is over, which is filled up with what comes behind.
+    /// A page of the audit log behind `after`: of the changes that were asked for with a [note](crate::Note), in order of
+    /// (time, revision, shard), whichever process has made them. Reads the store; blocks.
+    ///
+    /// The oldest first, a page reads as many records as it has entries. The newest first, it reads about twice as many,
+    /// in up to 64 pieces of each shard.
+    ///
+    /// An entry is committed with its change, so one is never there without the other. No request changes or removes an
+    /// entry; it is gone once its time is over. No count, no list and no event has it.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+    /// use countwheel_durable::{AuditFilter, Changed, Note, Request, StateKind, Stood, TimerName};
+    ///
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// let name = TimerName::new("orders", "order-42")?;
+    /// timers.set(name.clone(), Duration::from_secs(60), ())?;
+    /// let note = Note::new("ada", Duration::from_secs(90 * 86_400))?;
+    /// timers.call(Request::Fire { name: name.clone() }.noted(note))?;
+    ///
+    /// let page = timers.audit(&AuditFilter::default(), None)?;
+    /// let [(_, entry)] = &page.entries[..] else { panic!("only the fire was noted") };
+    /// assert_eq!(entry.note, b"ada");
+    /// let Changed::Timer { name: changed, before, .. } = &entry.changed else { panic!("it is a timer") };
+    /// assert_eq!(*changed, name);
+    /// assert!(matches!(before, Stood::There { state: StateKind::Pending, attempts: 0, .. }));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn audit(
+        &self,
+        filter: &AuditFilter,
+        after: Option<Cursor>,
+    ) -> Result<AuditPage, StoreError> {
+        let hub = &*self.hub;
+        let reader = audit::Reader {
+            wall: hub.common.clock.timestamp(),
+            list: |filter: &Filter, after| {
+                let list = |shard, filter: &Filter| hub.store.list(shard, filter);
+                merged::page(hub.shards, filter, after, list)
+            },
+            place: |record: &Record| audit::cursor(record, hub.shards.of(&record.name)),
+        };
+        reader.page(filter, after)
+    }
+
     fn whole_page<E>(
         &self,
         limit: usize,
@@ -1228,8 +1280,17 @@ impl Timers {
     /// As [`Timers::call`].
     pub fn drain(&self, queue: impl ToQueues, mode: DrainMode) -> Result<Drained, TimerError> {
         let queue = queue.queues()?;
-        let queue = queue.as_ref();
-        self.configure_drain(queue, Some(mode))?;
+        self.drain_noted(queue.as_ref(), mode, None)
+    }
+
+    /// The same, with a note.
+    pub(crate) fn drain_noted(
+        &self,
+        queue: Option<&QueueName>,
+        mode: DrainMode,
+        note: Option<&Note>,
+    ) -> Result<Drained, TimerError> {
+        self.configure_drain(queue, Some(mode), note)?;
         let removed = if mode == DrainMode::Remove {
             self.take_out(queue)?
         } else {
@@ -1278,13 +1339,21 @@ impl Timers {
     /// As [`Timers::call`].
     pub fn resume(&self, queue: impl ToQueues) -> Result<Option<DrainMode>, TimerError> {
         let queue = queue.queues()?;
-        let queue = queue.as_ref();
+        self.resume_noted(queue.as_ref(), None)
+    }
+
+    /// The same, with a note.
+    pub(crate) fn resume_noted(
+        &self,
+        queue: Option<&QueueName>,
+        note: Option<&Note>,
+    ) -> Result<Option<DrainMode>, TimerError> {
         let drains = self.drains();
         let before = match queue {
             None => drains.all(),
             Some(queue) => drains.own(queue),
         };
-        self.configure_drain(queue, None)?;
+        self.configure_drain(queue, None, note)?;
         Ok(before)
     }
 
@@ -1317,12 +1386,18 @@ impl Timers {
         &self,
         queue: Option<&QueueName>,
         mode: Option<DrainMode>,
+        note: Option<&Note>,
     ) -> Result<(), TimerError> {
         let hub = &*self.hub;
         if is_own_thread(hub.common.id) {
             return Err(TimerError::OwnThread);
         }
+        queue.map_or(Ok(()), QueueName::must_be_of_callers)?;
         let request = Request::drain(queue, mode)?;
+        // All shards make the change, and one of them notes it: the first that does.
+        if let Some(note) = note {
+            self.call_at_any(&request.clone().noted(note.clone()))?;
+        }
         let (send, receive) = std::sync::mpsc::channel();
         let asks_others = hub.has_elsewhere();
         for shard in hub.shards.all() {
@@ -1354,6 +1429,29 @@ impl Timers {
             true => Ok(()),
             false => Err(failure.unwrap_or(TimerError::Closed)),
         }
+    }
+
+    /// Has one shard do a request about a setting: one that is owned here, if there is one.
+    fn call_at_any(&self, request: &Request) -> Result<(), TimerError> {
+        let hub = &*self.hub;
+        let (ours, others): (Vec<_>, Vec<_>) = hub.shards.all().partition(|it| hub.is_owned(*it));
+        let asks_others = hub.has_elsewhere();
+        let others = others.into_iter().filter(|_| asks_others);
+        let mut failure = TimerError::Closed;
+        for shard in ours.into_iter().chain(others) {
+            let (send, receive) = std::sync::mpsc::sync_channel(1);
+            self.submit_at(shard, request.clone(), move |answer| {
+                send.send(answer).unwrap_or_default();
+            });
+            match receive.recv().unwrap_or(Err(TimerError::Closed)) {
+                Ok(_) => return Ok(()),
+                Err(
+                    error @ (TimerError::NotOwned { .. } | TimerError::ShardUnavailable { .. }),
+                ) => failure = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failure)
     }
 
     /// Removes as many timers as one call takes out, and hands them back.
@@ -1556,8 +1654,8 @@ impl Timers {
         let mut sums = Vec::new();
         // Nothing is known of a shard behind the last queue of a full page.
         let mut end: Option<QueueName> = None;
-        // One of them may be that of receipts, which is left out.
-        let most = limit.saturating_add(1);
+        // Some of them may be those of receipts and of the audit log, which are left out.
+        let most = limit.saturating_add(reserved_queues().count());
         for shard in self.hub.shards.all() {
             let page = self.hub.store.counts_after(shard, after, most)?;
             if let Some(last) = page.last().filter(|_| page.len() >= most)
@@ -1994,6 +2092,11 @@ impl fmt::Debug for Timers {
     }
 }
 
+/// The queues of what the engine stores for itself: those of the reserved namespace.
+fn reserved_queues() -> impl Iterator<Item = &'static QueueName> {
+    [audit::queue(), receipt::queue()].into_iter().flatten()
+}
+
 struct StopOnDrop(Arc<Hub>);
 
 impl Drop for StopOnDrop {
@@ -2051,19 +2154,19 @@ impl Hub {
         }
     }
 
-    /// What the store counts, without its receipts, which are no timers.
+    /// What the store counts, without its receipts and its audit log, which are no timers.
     fn summary(
         &self,
         shard: Shard,
         mut first: Vec<QueueName>,
         limit: usize,
     ) -> Result<Summary, StoreError> {
-        // They are one queue, so that it comes first wherever it is.
-        first.splice(0..0, receipt::queue().cloned());
-        let most = limit.saturating_add(1);
+        // They are few queues, so that they come first wherever they are.
+        first.splice(0..0, reserved_queues().cloned());
+        let most = limit.saturating_add(reserved_queues().count());
         let mut summary = self.store.summary(shard, &first, most)?;
-        for receipts in summary.queues.iter().filter(|it| it.queue.is_reserved()) {
-            summary.totals.take_off(receipts);
+        for reserved in summary.queues.iter().filter(|it| it.queue.is_reserved()) {
+            summary.totals.take_off(reserved);
         }
         summary.queues.retain(|it| !it.queue.is_reserved());
         summary.queues.truncate(limit);

@@ -6,12 +6,13 @@ use std::num::NonZeroU32;
 use countwheel_durable::store::StoreError;
 use countwheel_durable::{
     BatchError, Configured, CronExpression, Delays, DrainMode, Due, Extended, Jitter, LeaseToken,
-    Missed, Moved, Outcome, Overlap, PolicyError, Precondition, Preset, QueueName, Receipt,
+    Missed, Moved, Note, Outcome, Overlap, PolicyError, Precondition, Preset, QueueName, Receipt,
     Recurrence, RecurrenceError, Request, Response, RetryPolicy, Revision, Schedule, Set,
     SetOptions, SettingError, SettingName, SettingPrecondition, SettingsVersion, Settled, Shift,
     StateKind, TimerError, TimerId, TimerName, Timestamp, Verdict, Was, Zone, check_policy,
 };
 
+use crate::frame;
 use crate::wire::{
     WireBody, WireDelays, WireDue, WireError, WireJitter, WireMissed, WireMode, WirePolicy,
     WirePrecondition, WireReceipt, WireRecurrence, WireRequest, WireResponse, WireSchedule,
@@ -169,6 +170,18 @@ impl<'a> WireRequest<'a> {
                     SettingPrecondition::Version(version) => WirePrecondition::Version(version.0),
                 },
             },
+            Request::Noted { request, note } => {
+                let inner = Self::of(request)?;
+                if matches!(inner, Self::Noted { .. }) {
+                    let reason = "a request has one note at the most".to_owned();
+                    return Err(TimerError::Unavailable { reason });
+                }
+                Self::Noted {
+                    request: frame::requests(&[inner]).into(),
+                    note: note.bytes(),
+                    keep: note.keep(),
+                }
+            }
         })
     }
 
@@ -296,6 +309,18 @@ impl<'a> WireRequest<'a> {
                     }
                 },
             },
+            Self::Noted {
+                request,
+                note,
+                keep,
+            } => {
+                let inner = frame::read_request(&request);
+                let inner = inner.filter(|inner| !matches!(inner, WireRequest::Noted { .. }));
+                let inner = inner.ok_or_else(|| TimerError::Unavailable {
+                    reason: "the request of a note cannot be read".to_owned(),
+                })?;
+                inner.request()?.noted(Note::new(note, keep)?)
+            }
         })
     }
 }

@@ -105,6 +105,12 @@ pub(crate) fn requests(requests: &[WireRequest<'_>]) -> Vec<u8> {
     bytes
 }
 
+/// Reads one request, and nothing behind it; `None` if that is not what is written.
+pub(crate) fn read_request(bytes: &[u8]) -> Option<WireRequest<'_>> {
+    let (request, rest) = take(bytes, "a request").ok()?;
+    rest.is_empty().then_some(request)
+}
+
 /// A frame that is put together.
 pub(crate) struct Writing(Vec<u8>);
 

@@ -113,6 +113,15 @@ pub(crate) enum WireRequest<'a> {
         recurrence: Option<WireRecurrence<'a>>,
         receipt: WireReceipt,
     },
+    /// A request with a note for the audit log.
+    Noted {
+        /// One of the others, as it is written: a form within itself could be of any depth.
+        #[serde(with = "serde_bytes", borrow)]
+        request: Cow<'a, [u8]>,
+        #[serde(with = "serde_bytes")]
+        note: &'a [u8],
+        keep: Duration,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -695,6 +695,9 @@ impl Model {
             Request::Settle { .. } | Request::Extend { .. } | Request::Release { .. } => {
                 unreachable!("these worlds lease nothing")
             }
+            Request::Noted { .. } => {
+                unreachable!("the worlds of the audit log have their own model")
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use crate::planted::planted;
 use crate::store::page::position;
 use crate::store::{Filter, Page, Shard, StoreError};
 use crate::{
-    BatchError, Configured, Due, Record, Request, Response, Revision, SettingError, Settings,
+    BatchError, Configured, Due, Note, Record, Request, Response, Revision, SettingError, Settings,
     SettingsVersion, Shift, StateKind, TimerError,
 };
 
@@ -619,6 +619,7 @@ pub(crate) fn store_asked(
     place: &Place,
     order: JobOrder,
     before: Option<SettingsVersion>,
+    note: Option<&Note>,
 ) -> Result<(SettingsVersion, Asked), TimerError> {
     let marks = host.owned().into_iter();
     let asked = Asked {
@@ -630,9 +631,18 @@ pub(crate) fn store_asked(
         cancelled: false,
         ended: None,
     };
-    match host.configure(stored::ask(place, &asked, before)?)? {
+    let request = noted(stored::ask(place, &asked, before)?, note);
+    match host.configure(request)? {
         Response::Configured(Configured { version, .. }) => Ok((version, asked)),
         _ => Err(TimerError::Closed),
+    }
+}
+
+/// The request with the note, if there is one.
+pub(crate) fn noted(request: Request, note: Option<&Note>) -> Request {
+    match note {
+        Some(note) => request.noted(note.clone()),
+        None => request,
     }
 }
 
@@ -645,12 +655,21 @@ impl JobSteps {
     /// # Errors
     /// As [`Timers::begin_job`](crate::Timers::begin_job).
     pub fn begin(host: &dyn JobHost, order: &JobOrder) -> Result<Job, JobError> {
+        Self::begin_noted(host, order, None)
+    }
+
+    /// The same, with a note.
+    pub(crate) fn begin_noted(
+        host: &dyn JobHost,
+        order: &JobOrder,
+        note: Option<&Note>,
+    ) -> Result<Job, JobError> {
         let mut refusal = TimerError::Closed;
         for _ in 0..TRIES {
             look_at_settings(host)?;
             let stored = Stored::of(&host.settings());
             let (place, before) = free_place(&stored).ok_or(JobError::TooMany)?;
-            match store_asked(host, &place, order.clone(), before) {
+            match store_asked(host, &place, order.clone(), before, note) {
                 Ok((id, asked)) => {
                     return Ok(Job {
                         id,
@@ -682,6 +701,15 @@ impl JobSteps {
     /// # Errors
     /// As [`Timers::call`](crate::Timers::call).
     pub fn cancel(host: &dyn JobHost, id: SettingsVersion) -> Result<Option<Job>, TimerError> {
+        Self::cancel_noted(host, id, None)
+    }
+
+    /// The same, with a note.
+    pub(crate) fn cancel_noted(
+        host: &dyn JobHost,
+        id: SettingsVersion,
+        note: Option<&Note>,
+    ) -> Result<Option<Job>, TimerError> {
         for _ in 0..TRIES {
             look_at_settings(host)?;
             let stored = Stored::of(&host.settings());
@@ -700,7 +728,8 @@ impl JobSteps {
                 cancelled: true,
                 ..asked.clone()
             };
-            match host.configure(stored::ask(place, &cancelled, Some(*version))?) {
+            let request = stored::ask(place, &cancelled, Some(*version))?;
+            match host.configure(noted(request, note)) {
                 Ok(_) => {
                     let cancelled = true;
                     return Ok(job.map(|job| Job { cancelled, ..job }));

@@ -93,6 +93,7 @@ impl Scheduler {
             } => self
                 .configure(name, value, precondition, draft)
                 .map(Response::Configured),
+            Request::Noted { request, note } => self.answer_noted(*request, &note, draft),
         }
     }
 

@@ -43,7 +43,7 @@ impl Scheduler {
         request: &Request,
         draft: &mut Draft<'_>,
     ) -> Result<Response, TimerError> {
-        let replayed = match request {
+        let replayed = match request.plain() {
             Request::Set { name, options, .. } => match &options.receipt {
                 Some(receipt) => self.replay(name, receipt, draft)?,
                 None => None,
@@ -94,7 +94,7 @@ impl Scheduler {
         self.write(draft, Box::new(record));
     }
 
-    /// Only a planted mistake owes receipts.
+    /// Only a planted mistake owes receipts, or entries of the audit log.
     pub(super) fn keep_owed(&mut self, draft: &mut Draft<'_>) {
         for record in std::mem::take(&mut self.owed) {
             self.write(draft, Box::new(record));

@@ -6,15 +6,17 @@ use std::time::Duration;
 use countwheel_cluster::NodeId;
 use countwheel_durable::store::{QueueCounts, Shard};
 use countwheel_durable::{
-    BatchError, Counted, Due, Precondition, QueueName, Receipt, Request, Response, RetryPolicy,
-    Revision, Set, SetOptions, TimerError, TimerId, TimerName, Timestamp, Was,
+    BatchError, Counted, Due, Note, Precondition, QueueName, Receipt, Request, Response,
+    RetryPolicy, Revision, Set, SetOptions, TimerError, TimerId, TimerName, Timestamp, Was,
 };
 use countwheel_time::Random;
 
 use super::samples;
 use crate::frame::{self, Encoded, FRAME_MAX, FrameError, Writing};
 use crate::hello::{HELLO_BYTES, Hello, SPOKEN, Standing, Versions};
-use crate::wire::{AskCounts, AskHead, REQUESTS_MAX, WireAnswer, WireBody, WireCounted};
+use crate::wire::{
+    AskCounts, AskHead, REQUESTS_MAX, WireAnswer, WireBody, WireCounted, WireRequest,
+};
 
 fn head(id: u64, what: &Encoded) -> AskHead {
     AskHead {
@@ -145,6 +147,62 @@ fn a_set_with_a_receipt_and_what_is_answered_come_over_as_they_are() {
         let read = read.body.answer().expect("it is no refusal of the shard");
         assert_eq!(format!("{read:?}"), format!("{answer:?}"));
     }
+}
+
+#[test]
+fn a_noted_request_comes_over_as_it_is_with_one_note() {
+    let note = || Note::new("ada", Duration::from_secs(86_400)).unwrap();
+    let random = &mut Random::new(4);
+    for _ in 0..300 {
+        let request = samples::request(random);
+        let asked = [(vec![request.clone().noted(note()), request], true)];
+        let read = frame::read_asks(frame_of(&asked)).unwrap();
+        let wire = read[0].what.wire().unwrap().into_iter();
+        let found: Vec<_> = wire.map(|one| one.request().unwrap()).collect();
+        assert_eq!(found, asked[0].0);
+    }
+    let fire = || Request::Fire {
+        name: TimerName::new("orders", "a").unwrap(),
+    };
+    assert!(WireRequest::of(&fire().noted(note()).noted(note())).is_err());
+
+    // Another node may send anything.
+    let fire = fire();
+    let inner = frame::requests(&[WireRequest::of(&fire).unwrap()]);
+    let noted = |request: &[u8], note: &[u8]| {
+        let wire = WireRequest::Noted {
+            request: request.into(),
+            note,
+            keep: Duration::MAX,
+        };
+        let bytes = frame::requests(&[wire]);
+        let read = frame::read_request(&bytes).unwrap().request();
+        (bytes, read)
+    };
+    let (once, read) = noted(&inner, b"ada");
+    let read = read.unwrap();
+    assert_eq!(read.plain(), &fire);
+    let Request::Noted { note, .. } = read else {
+        panic!("it is noted")
+    };
+    assert_eq!(note.keep(), Due::MAX_AHEAD);
+    assert!(noted(&once, b"ada").1.is_err(), "a note within a note");
+    assert!(noted(&inner[1..], b"ada").1.is_err());
+    assert!(noted(&[&inner[..], b"x"].concat(), b"ada").1.is_err());
+    assert!(noted(&inner, &[0; Note::MAX_BYTES + 1]).1.is_err());
+}
+
+/// Another version of the program reads these bytes.
+#[test]
+fn a_noted_request_is_written_as_it_was() {
+    let fire = Request::Fire {
+        name: TimerName::new("orders", "a").unwrap(),
+    };
+    let note = Note::new("ada", Duration::from_secs(60)).unwrap();
+    let noted = fire.noted(note);
+    let bytes = frame::requests(&[WireRequest::of(&noted).unwrap()]);
+    let expected = b"\x0a\x0a\x03\x06orders\x01a\x03ada\x3c\x00";
+    assert_eq!(bytes, expected);
 }
 
 #[test]

@@ -1,0 +1,476 @@
+//! The audit log: who has changed what, in the commit of the change, and where that is kept.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use countwheel_time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::jobs::noted;
+use crate::store::{Cursor, Filter, Page, Position, Shard, StoreError, page};
+use crate::{
+    DrainMode, Drained, Due, Job, JobError, JobOrder, JobSteps, Key, Namespace, Purge, PurgeError,
+    PurgeFilter, QueueName, Record, Request, Response, Revision, SettingName, SettingsVersion,
+    StateKind, TimerError, TimerName, Timers,
+};
+
+/// What a caller says of a change, for the audit log: bytes in a form of the caller's own, and how long the entry is
+/// kept. See [`Request::Noted`](crate::Request::Noted).
+///
+/// ```
+/// use std::time::Duration;
+/// use countwheel_durable::{Note, TimerError};
+///
+/// let note = Note::new("by ada, from 192.0.2.7", Duration::from_secs(90 * 86_400))?;
+/// assert_eq!(note.bytes(), b"by ada, from 192.0.2.7");
+/// assert_eq!(note.keep(), Duration::from_secs(90 * 86_400));
+///
+/// let long = Note::new(vec![0; Note::MAX_BYTES + 1], Duration::from_secs(60));
+/// assert!(matches!(long, Err(TimerError::PayloadTooLarge { limit: Note::MAX_BYTES, .. })));
+/// # Ok::<(), TimerError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    bytes: Vec<u8>,
+    keep: Duration,
+}
+
+impl Note {
+    /// The longest note, in bytes.
+    pub const MAX_BYTES: usize = 4_096;
+
+    /// A note of these bytes, whose entry is kept for so long by the wall clock: at most [`Due::MAX_AHEAD`], and a longer
+    /// time counts as that.
+    ///
+    /// # Errors
+    /// [`TimerError::PayloadTooLarge`] for more than [`Note::MAX_BYTES`].
+    pub fn new(bytes: impl Into<Vec<u8>>, keep: Duration) -> Result<Self, TimerError> {
+        let (bytes, limit) = (bytes.into(), Self::MAX_BYTES);
+        if bytes.len() > limit {
+            let bytes = bytes.len();
+            return Err(TimerError::PayloadTooLarge { bytes, limit });
+        }
+        let keep = keep.min(Due::MAX_AHEAD);
+        Ok(Self { bytes, keep })
+    }
+
+    /// What the caller says.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// How long the entry is kept.
+    #[must_use]
+    pub fn keep(&self) -> Duration {
+        self.keep
+    }
+}
+
+/// How a timer stood before a change, or after it. Neither its payload nor its headers are part of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Stood {
+    /// There was none, or none whose retention was not over.
+    Nothing,
+    /// What the store has of it cannot be read.
+    Unreadable,
+    /// There was one.
+    There {
+        /// Its state.
+        state: StateKind,
+        /// When it is due, or was, by the clock of that deadline.
+        due: Timestamp,
+        /// Its revision.
+        revision: Revision,
+        /// How many attempts were begun.
+        attempts: u32,
+    },
+}
+
+impl Stood {
+    /// How the record stands, if there is one.
+    pub(crate) fn of(record: Option<&Record>) -> Self {
+        record.map_or(Self::Nothing, |record| Self::There {
+            state: record.state.kind(),
+            due: record.due,
+            revision: record.revision,
+            attempts: record.attempt,
+        })
+    }
+}
+
+/// What was changed, and how it stood.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Changed {
+    /// A timer.
+    Timer {
+        /// Its name.
+        name: TimerName,
+        /// How it stood.
+        before: Stood,
+        /// How it stands.
+        after: Stood,
+    },
+    /// A setting.
+    Setting {
+        /// Its name.
+        name: SettingName,
+        /// The version that it had; `None` if there was none of that name.
+        before: Option<SettingsVersion>,
+        /// The version that the request was answered with; `None` if the setting was removed.
+        after: Option<SettingsVersion>,
+    },
+}
+
+/// One entry of the audit log: a change that was committed, in the commit that has the entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuditEntry {
+    /// When, by the wall clock.
+    pub at: Timestamp,
+    /// The revision of the entry. With the shard of what was changed, no other entry has it.
+    pub revision: Revision,
+    /// Until when the entry is kept, by the wall clock.
+    pub keep_until: Timestamp,
+    /// What was changed.
+    pub changed: Changed,
+    /// The [note](Note) of who has asked for it.
+    pub note: Vec<u8>,
+}
+
+/// Which entries of the audit log to read. See [`Timers::audit`](crate::Timers::audit).
+///
+/// ```
+/// use countwheel_durable::AuditFilter;
+///
+/// let newest = AuditFilter { limit: 20, ..AuditFilter::default() };
+/// assert!(newest.newest_first && newest.since.is_none());
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AuditFilter {
+    /// Only those of this time or later.
+    pub since: Option<Timestamp>,
+    /// Only those before this time.
+    pub until: Option<Timestamp>,
+    /// Whether the newest come first, and not the oldest.
+    pub newest_first: bool,
+    /// At most so many, and 1 at least.
+    pub limit: usize,
+}
+
+impl Default for AuditFilter {
+    /// Everything, the newest first, a hundred entries a page.
+    fn default() -> Self {
+        Self {
+            since: None,
+            until: None,
+            newest_first: true,
+            limit: 100,
+        }
+    }
+}
+
+/// A page of the audit log.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct AuditPage {
+    /// The entries, in the order that was asked for, each with its place in the log.
+    pub entries: Vec<(Cursor, AuditEntry)>,
+    /// How many could not be read.
+    pub unreadable: usize,
+    /// The place behind which the next page begins, if there may be one. A page with fewer entries than its limit, and
+    /// another page behind it, has looked as far as one page may.
+    pub next: Option<Cursor>,
+}
+
+/// Verbs of [`Timers`] whose change is noted in the audit log, if there is a note. See [`Timers::noting`].
+#[derive(Clone, Debug)]
+#[must_use = "a note alone changes nothing"]
+pub struct Noting<'a> {
+    timers: &'a Timers,
+    note: Option<Note>,
+}
+
+impl Timers {
+    /// The verbs that change settings of the store, with a note for the audit log. A verb whose request is several changes
+    /// notes the one that begins it.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+    /// use countwheel_durable::{
+    ///     AuditFilter, DrainMode, JobAction, JobOrder, Note, PurgeFilter, QueueName, Request,
+    /// };
+    ///
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// let note = Note::new("ada", Duration::from_secs(86_400))?;
+    /// let ada = timers.noting(Some(note));
+    /// let orders = QueueName::new("orders")?;
+    /// ada.drain(Some(&orders), DrainMode::Hold)?;
+    /// ada.resume(Some(&orders))?;
+    /// let job = ada.begin_job(&JobOrder::new(orders.clone(), JobAction::Fire))?;
+    /// ada.cancel_job(job.id)?;
+    /// ada.purge(&orders, PurgeFilter::default())?;
+    /// ada.cancel_purge(&orders)?;
+    /// ada.call(Request::drain(Some(&orders), Some(DrainMode::Hold))?)?;
+    /// assert_eq!(timers.audit(&AuditFilter::default(), None)?.entries.len(), 7);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn noting(&self, note: Option<Note>) -> Noting<'_> {
+        Noting { timers: self, note }
+    }
+}
+
+impl Noting<'_> {
+    /// As [`Timers::call`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn call(&self, request: Request) -> Result<Response, TimerError> {
+        self.timers.call(noted(request, self.note.as_ref()))
+    }
+
+    /// As [`Timers::drain`], which pauses as well.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn drain(&self, queue: Option<&QueueName>, mode: DrainMode) -> Result<Drained, TimerError> {
+        self.timers.drain_noted(queue, mode, self.note.as_ref())
+    }
+
+    /// As [`Timers::resume`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn resume(&self, queue: Option<&QueueName>) -> Result<Option<DrainMode>, TimerError> {
+        self.timers.resume_noted(queue, self.note.as_ref())
+    }
+
+    /// As [`Timers::begin_job`]. What the job does to each timer has no entry.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_job(&self, order: &JobOrder) -> Result<Job, JobError> {
+        self.timers.begin_job_noted(order, self.note.as_ref())
+    }
+
+    /// As [`Timers::cancel_job`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cancel_job(&self, id: SettingsVersion) -> Result<Option<Job>, TimerError> {
+        JobSteps::cancel_noted(self.timers, id, self.note.as_ref())
+    }
+
+    /// As [`Timers::purge`]. What the purge removes has no entry.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn purge(&self, queue: &QueueName, filter: PurgeFilter) -> Result<Purge, PurgeError> {
+        self.timers.purge_noted(queue, filter, self.note.as_ref())
+    }
+
+    /// As [`Timers::cancel_purge`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cancel_purge(&self, queue: &QueueName) -> Result<Option<Purge>, TimerError> {
+        self.timers.cancel_purge_noted(queue, self.note.as_ref())
+    }
+}
+
+/// The queue of all entries.
+static QUEUE: LazyLock<Option<QueueName>> = LazyLock::new(|| {
+    let namespace = Namespace::new(Namespace::RESERVED).ok()?;
+    QueueName::in_namespace(&namespace, "audit").ok()
+});
+
+/// The queue of all entries. Always there.
+pub(crate) fn queue() -> Option<&'static QueueName> {
+    QUEUE.as_ref()
+}
+
+/// The name of an entry. Names are in order of time. The two hashes decide in which shard it is: by the whole key, and by
+/// the tag.
+pub(crate) fn place(at: Timestamp, revision: Revision, hashes: [u64; 2]) -> Option<TimerName> {
+    let queue = queue()?.clone();
+    let ([whole, tag], at, revision) = (hashes, at.as_micros(), revision.0);
+    let key = Key::new(format!("{at:016x}{revision:016x}-{whole:016x}-{tag:016x}")).ok()?;
+    Some(TimerName { queue, key })
+}
+
+/// The first byte of what an entry has in place of a payload.
+const FORMAT: u8 = 1;
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    changed: Changed,
+    #[serde(with = "serde_bytes")]
+    note: Vec<u8>,
+}
+
+/// What an entry has in place of a payload.
+pub(crate) fn to_payload(changed: Changed, note: Vec<u8>) -> Vec<u8> {
+    // Nothing in it is without a form.
+    postcard::to_extend(&Stored { changed, note }, vec![FORMAT]).unwrap_or_default()
+}
+
+impl AuditEntry {
+    /// The entry that a record is; `None` if this version cannot read it.
+    fn of(record: &Record) -> Option<Self> {
+        let (format, rest) = record.payload.split_first()?;
+        let stored: Stored = match *format {
+            FORMAT => postcard::from_bytes(rest).ok()?,
+            _ => return None,
+        };
+        Some(Self {
+            at: record.due,
+            revision: record.revision,
+            keep_until: record.state.kept_until()?,
+            changed: stored.changed,
+            note: stored.note,
+        })
+    }
+}
+
+/// The newest entries are looked for in a span of this length first.
+const FIRST_SPAN: Duration = Duration::from_secs(3_600);
+/// The next span is so many times as long, or so many times as short if one has too many entries.
+const FACTOR: u32 = 8;
+/// A span without more than so many entries is read whole, whatever the limit of the page is.
+const SPAN_LEAST: usize = 256;
+/// One page looks into so many spans at most.
+const SPANS_MAX: usize = 64;
+
+/// The store, as one page of the log reads it.
+pub(crate) struct Reader<L, C> {
+    /// The present time of the wall clock.
+    pub(crate) wall: Timestamp,
+    /// Reads a page of the records of all shards behind a place, in order of time.
+    pub(crate) list: L,
+    /// The place of a record.
+    pub(crate) place: C,
+}
+
+impl<L, C> Reader<L, C>
+where
+    L: Fn(&Filter, Option<Cursor>) -> Result<Page<Cursor>, StoreError>,
+    C: Fn(&Record) -> Cursor,
+{
+    /// Reads one page behind a place.
+    pub(crate) fn page(
+        &self,
+        filter: &AuditFilter,
+        after: Option<Cursor>,
+    ) -> Result<AuditPage, StoreError> {
+        if filter.newest_first {
+            return self.newest(filter, after);
+        }
+        let page = self.list(filter.limit.max(1), (filter.since, filter.until), after)?;
+        let mut found = AuditPage {
+            unreadable: page.unreadable,
+            next: page.next,
+            ..AuditPage::default()
+        };
+        for record in &page.records {
+            self.take(record, &mut found);
+        }
+        Ok(found)
+    }
+
+    fn list(
+        &self,
+        limit: usize,
+        (due_from, due_before): (Option<Timestamp>, Option<Timestamp>),
+        after: Option<Cursor>,
+    ) -> Result<Page<Cursor>, StoreError> {
+        let Some(queue) = queue() else {
+            return Ok(Page {
+                records: Vec::new(),
+                unreadable: 0,
+                next: None,
+            });
+        };
+        let filter = Filter {
+            due_from,
+            due_before,
+            limit,
+            ..Filter::queue(queue.clone())
+        };
+        (self.list)(&filter, after)
+    }
+
+    /// Takes a record into a page, unless its time is over.
+    fn take(&self, record: &Record, page: &mut AuditPage) {
+        if record.is_over(self.wall) {
+            return;
+        }
+        match AuditEntry::of(record) {
+            Some(entry) => page.entries.push(((self.place)(record), entry)),
+            None => page.unreadable += 1,
+        }
+    }
+
+    /// Reads backwards, which no store does: span by span, each as long as its entries are few.
+    fn newest(&self, filter: &AuditFilter, after: Option<Cursor>) -> Result<AuditPage, StoreError> {
+        let limit = filter.limit.max(1);
+        let probe = limit.saturating_mul(2).max(SPAN_LEAST);
+        let floor = filter.since.unwrap_or(Timestamp::EPOCH);
+        // A clock that was set back leaves entries that are ahead of it.
+        let mut end = self.wall + Due::MAX_AHEAD + Due::MAX_AHEAD;
+        end = filter.until.map_or(end, |until| end.min(until));
+        if let Some(after) = after {
+            end = end.min(after.position.due + MICROSECOND);
+        }
+        let ahead = end.saturating_since(self.wall);
+        let mut span = ahead + FIRST_SPAN;
+        let mut found = AuditPage::default();
+        for _ in 0..SPANS_MAX {
+            if end <= floor {
+                return Ok(found);
+            }
+            let from = end.saturating_sub(span).max(floor);
+            let between = (Some(from), Some(end));
+            let mut part = self.list(probe, between, None)?;
+            if part.next.is_some() && span > MICROSECOND {
+                span = (span / FACTOR).max(MICROSECOND);
+                continue;
+            }
+            let mut records = part.records;
+            found.unreadable += part.unreadable;
+            // One step of an engine may have written so many in one microsecond.
+            while let Some(next) = part.next {
+                part = self.list(probe, between, Some(next))?;
+                records.append(&mut part.records);
+                found.unreadable += part.unreadable;
+            }
+            for record in records.iter().rev() {
+                if after.is_some_and(|after| (self.place)(record) >= after) {
+                    continue;
+                }
+                if found.entries.len() >= limit {
+                    found.next = found.entries.last().map(|(place, _)| *place);
+                    return Ok(found);
+                }
+                self.take(record, &mut found);
+            }
+            end = from;
+            span = span.saturating_mul(FACTOR).min(Due::MAX_AHEAD);
+        }
+        // Everything before that time is behind this place.
+        let (due, revision) = (end, Revision(0));
+        let position = Position { due, revision };
+        let shard = Shard(0);
+        found.next = (end > floor).then_some(Cursor { position, shard });
+        Ok(found)
+    }
+}
+
+const MICROSECOND: Duration = Duration::from_micros(1);
+
+/// The place of a record in the log, in this shard.
+pub(crate) fn cursor(record: &Record, shard: Shard) -> Cursor {
+    let position = page::position(record);
+    Cursor { position, shard }
+}
