@@ -207,6 +207,7 @@ const STAGES: [Stage; 30] = [
                 sim("flows --seeds 100 --first-seed fresh"),
                 sim("leases --seeds 200 --first-seed fresh"),
                 sim("receipts --seeds 200 --first-seed fresh"),
+                sim("audit --seeds 200 --first-seed fresh"),
                 sim("jobs --seeds 100 --first-seed fresh"),
                 sim("loans --seeds 100 --first-seed fresh"),
                 sim("gathers --seeds 100 --first-seed fresh"),

@@ -317,8 +317,28 @@ pub(crate) fn to_payload(changed: Changed, note: Vec<u8>) -> Vec<u8> {
 }
 
 impl AuditEntry {
-    /// The entry that a record is; `None` if this version cannot read it.
-    fn of(record: &Record) -> Option<Self> {
+    /// The entry that a record is, for who reads a store without [`Timers::audit`]; `None` if it is none, or this version
+    /// cannot read it.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::{Filter, MemoryStore, Shard, Store};
+    /// # use countwheel_durable::{Config, SystemClock, Timers, inline};
+    /// use std::sync::Arc;
+    /// use countwheel_durable::{AuditEntry, Note, QueueName, Request};
+    ///
+    /// let store = MemoryStore::new(7);
+    /// let clock = Arc::new(SystemClock::new());
+    /// let timers = Timers::open(store.clone(), inline(|_| ()), clock, Config::default())?;
+    /// let note = Note::new("ada", Duration::from_secs(60))?;
+    /// timers.call(Request::drain(None, Some(countwheel_durable::DrainMode::Hold))?.noted(note))?;
+    /// let queue = QueueName::from_text("countwheel:internal/audit")?;
+    /// let records = store.list(Shard::ONLY, &Filter::queue(queue))?.records;
+    /// assert_eq!(AuditEntry::of(&records[0]).map(|entry| entry.note), Some(b"ada".to_vec()));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn of(record: &Record) -> Option<Self> {
         let (format, rest) = record.payload.split_first()?;
         let stored: Stored = match *format {
             FORMAT => postcard::from_bytes(rest).ok()?,
@@ -473,4 +493,60 @@ const MICROSECOND: Duration = Duration::from_micros(1);
 pub(crate) fn cursor(record: &Record, shard: Shard) -> Cursor {
     let position = page::position(record);
     Cursor { position, shard }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Shards, shards};
+
+    #[test]
+    fn an_entry_is_in_the_shard_of_what_it_tells() {
+        let count = Shards::new(64).unwrap();
+        for shards in [Shards::ONE, count, count.by_tag()] {
+            for key in ["order-42", "{one}/x", "{customer-7}/y", "{", "ü"] {
+                let timer = TimerName::new("orders", key).unwrap();
+                let hashes = shards::hashes(&timer);
+                let entry = place(Timestamp::from_micros(7), Revision(3), hashes).unwrap();
+                assert!(entry.queue.is_reserved());
+                assert_eq!(shards.of(&entry), shards.of(&timer), "{timer}");
+            }
+            // That of a setting is in the shard which changes the setting.
+            for shard in shards.all() {
+                let hashes = [u64::from(shard.0); 2];
+                let entry = place(Timestamp::from_micros(7), Revision(3), hashes).unwrap();
+                assert_eq!(shards.of(&entry), shard);
+            }
+        }
+    }
+
+    /// An entry that is stored is read by a later version.
+    #[test]
+    fn entries_stay_as_they_are() {
+        let at = Timestamp::from_micros(1_772_366_400_000_000);
+        let name = place(at, Revision(9), [1, 2]).unwrap();
+        assert_eq!(name.to_string(), STORED_NAME);
+        let stood = Stood::There {
+            state: StateKind::Dead,
+            due: Timestamp::from_micros(5),
+            revision: Revision(6),
+            attempts: 7,
+        };
+        let timer = Changed::Timer {
+            name: TimerName::new("orders", "a").unwrap(),
+            before: stood,
+            after: Stood::Nothing,
+        };
+        let setting = Changed::Setting {
+            name: SettingName::new("queue/orders").unwrap(),
+            before: None,
+            after: Some(SettingsVersion(3)),
+        };
+        let payloads = [timer, setting].map(|changed| to_payload(changed, b"ada".to_vec()));
+        assert_eq!(payloads, [STORED_TIMER, STORED_SETTING]);
+    }
+
+    const STORED_NAME: &str = "countwheel:internal/audit/00064bf535af10000000000000000009-0000000000000001-0000000000000002";
+    const STORED_TIMER: &[u8] = b"\x01\x00\x06orders\x01a\x02\x03\x05\x06\x07\x00\x03ada";
+    const STORED_SETTING: &[u8] = b"\x01\x01\x0cqueue/orders\x00\x01\x03\x03ada";
 }

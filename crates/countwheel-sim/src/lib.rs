@@ -27,6 +27,7 @@
 //! ```
 
 pub mod ages;
+pub mod audit;
 pub mod due_counts;
 mod events;
 mod failure;

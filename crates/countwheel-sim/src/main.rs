@@ -17,7 +17,8 @@ use countwheel_sim::ages::{self, Ages};
 use countwheel_sim::machine::Kind;
 use countwheel_sim::world::{self, Options, Part, Report};
 use countwheel_sim::{
-    Failure, flows, gathers, idle, jobs, leases, loans, receipts, streams, stress, timers, year,
+    Failure, audit, flows, gathers, idle, jobs, leases, loans, receipts, streams, stress, timers,
+    year,
 };
 use parking_lot::Mutex;
 
@@ -156,6 +157,8 @@ enum Command {
     Leases(prove::InSteps),
     /// Run worlds of callers that set timers once and ask again.
     Receipts(prove::InSteps),
+    /// Run worlds of callers whose requests are noted in the audit log, beside others.
+    Audit(prove::InSteps),
     /// Run worlds of nodes that lend each other the places of limits.
     Loans(prove::InSteps),
     /// Run worlds of workers that ask one node for the leases of all.
@@ -315,6 +318,7 @@ fn main() -> ExitCode {
             receipts::run,
             receipts::Report::add,
         ),
+        Command::Audit(of) => of.run("audit", audit::STEPS, audit::run, audit::Report::add),
         Command::Loans(of) => of.run("loans", loans::STEPS, loans::run, loans::Report::add),
         Command::Gathers(of) => of.run(
             "gathers",

@@ -10,6 +10,7 @@ use countwheel_durable::PlantedBug as InEngine;
 use countwheel_peers::PlantedBug as InPeers;
 use countwheel_postgres::PlantedBug as InPostgres;
 
+use crate::audit;
 use crate::failure::Failure;
 use crate::flows;
 use crate::gathers;
@@ -208,7 +209,7 @@ impl Drop for Planted {
 /// The stage that has to find a bug, as `sim` has it: the stores alone, a log while it is flushed, a
 /// start that has to be refused, files that are taken away while a store is open, files of two times, a store that is made, files made of changed
 /// recipes, damaged files and their repair, shards that change hands, nodes that share them, timers that wait for
-/// flows, attempts that are leased, sets that are repeated, jobs, nodes that lend each other places, nodes
+/// flows, attempts that are leased, sets that are repeated, the audit log, jobs, nodes that lend each other places, nodes
 /// that lease for each other's workers, nodes that copy each other's events, or everything together.
 #[must_use]
 pub fn stage(bug: PlantedBug) -> &'static str {
@@ -271,6 +272,9 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     }
     if name.starts_with("Receipt") || name == "ReplayAnswersLater" {
         return "receipts";
+    }
+    if name.starts_with("Audit") {
+        return "audit";
     }
     if name.starts_with("Job") {
         return "jobs";
@@ -345,6 +349,7 @@ fn find_by_verdict(bug: PlantedBug, seed: u64) -> Option<String> {
         "flows" => find_in_steps(bug, seed, flows::STEPS, flows::run),
         "jobs" => find_in_steps(bug, seed, jobs::STEPS, jobs::run),
         "leases" => find_in_steps(bug, seed, leases::STEPS, leases::run),
+        "audit" => find_in_steps(bug, seed, audit::STEPS, audit::run),
         "receipts" => find_in_steps(bug, seed, receipts::STEPS, receipts::run),
         _ => {
             let options = Options {
