@@ -56,6 +56,90 @@ export interface components {
             /** @description When the attempt started. */
             started: components["schemas"]["Time"];
         };
+        /** @description A change, and who has asked for it. */
+        AuditEntry: {
+            /**
+             * @description What was done to a timer.
+             * @enum {string}
+             */
+            action?: "set" | "move" | "remove" | "fire" | "revive";
+            /** @description How it stood after; null if there was none any more. */
+            after: components["schemas"]["AuditStood"] | null;
+            /** @description When. */
+            at: components["schemas"]["Time"];
+            /** @description How it stood before; null if there was none. */
+            before: components["schemas"]["AuditStood"] | null;
+            /** @description The names of the certificate that the caller has shown. */
+            certificate?: string;
+            /** @description What was asked for, of a job, a purge and a drain. */
+            details?: unknown;
+            /** @description The fields of a setting that changed. */
+            fields: components["schemas"]["AuditField"][];
+            /** @description The address of the caller, a /64 of IPv6, or the user at a socket. */
+            from?: string;
+            /** @description The id of the entry. */
+            id: string;
+            /** @description Until when the entry is kept. */
+            kept_until: components["schemas"]["Time"];
+            /** @description The key of the timer. */
+            key?: string;
+            /** @description The operationId of the request. */
+            operation?: string;
+            /** @description The queue of the timer. */
+            queue?: string;
+            /** @description The X-Request-Id of the request. */
+            request?: string;
+            /** @description The setting: its kind, / and its name. */
+            setting?: string;
+            /** @description Who has asked. */
+            who: components["schemas"]["AuditWho"];
+        };
+        /** @description A field of a setting that is another than before. A value that is long or could be a secret is left out. */
+        AuditField: {
+            /** @description The value after, if it is shown. */
+            after?: unknown;
+            /** @description The value before, if it is shown. */
+            before?: unknown;
+            /** @description The name of the field. */
+            field: string;
+        };
+        /** @description A page of the audit log. */
+        AuditPage: {
+            /** @description The entries. */
+            items: components["schemas"]["AuditEntry"][];
+            /** @description The cursor of the next page; null at the end. A page with fewer entries than it may have can have one behind it. */
+            next: string | null;
+            /** @description How many entries of the page cannot be read. */
+            unreadable?: number;
+        };
+        /** @description How a timer or a setting stood. */
+        AuditStood: {
+            /** @description How many attempts of a timer had begun. */
+            attempts?: number;
+            /** @description When a timer was due. */
+            due?: components["schemas"]["Time"];
+            /** @description The revision. */
+            revision?: number;
+            /**
+             * @description The state of a timer.
+             * @enum {string}
+             */
+            state?: "pending" | "delivering" | "done" | "dead" | "unreadable";
+        };
+        /** @description Who has asked. */
+        AuditWho: {
+            /** @description The id of the token. */
+            id?: string;
+            /**
+             * @description Whoever had a token that is stored, or that was given to the program; anyone, where no token was needed; the service itself.
+             * @enum {string}
+             */
+            kind: "token" | "configured" | "anyone" | "service";
+            /** @description The name that the token had. */
+            name?: string;
+            /** @description Whether it was somebody at the pages. */
+            session?: boolean;
+        };
         /** @description For which nominal times of the past runs are made. */
         Backfill: {
             /** @description Nothing is made. Default: false. */
@@ -1106,6 +1190,29 @@ export interface components {
             bodies?: "text";
             /** @description Only queues whose names begin with this. */
             queue_prefix?: string;
+        };
+        /** @description The query of listAudit. */
+        ListAuditQuery: {
+            /** @description Only entries of then or later. */
+            since?: components["schemas"]["Time"];
+            /** @description Only entries of before then. */
+            until?: components["schemas"]["Time"];
+            /**
+             * @description Which entries come first. Default: newest.
+             * @enum {string}
+             */
+            order?: "newest" | "oldest";
+            /** @description Only entries of the token with this id or name, or of this kind of caller. */
+            who?: string;
+            /** @description Only entries of this operation, by its operationId. */
+            operation?: string;
+            /** @description How many a page has. Default: 100. */
+            limit?: number;
+            /**
+             * Format: list-cursor
+             * @description The cursor of the page before.
+             */
+            after?: string;
         };
         /** @description The query of listEndpoints. */
         ListEndpointsQuery: {

@@ -1,5 +1,6 @@
 //! A small client of our own HTTP API, in the words of the durable crate.
 
+mod audit;
 pub mod batch;
 mod cluster;
 mod runs;
@@ -34,6 +35,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+pub use self::audit::{AuditEntry, AuditField, AuditFilter, AuditPage, AuditWho};
 pub use self::cluster::{
     ClusterDatabase, ClusterEvent, ClusterGlance, ClusterNode, ClusterNodes, ClusterShard,
     ClusterShards, MoveProgress, MoveTarget, NodeCounts, NodeMarked, PlannedMove, Rebalanced,

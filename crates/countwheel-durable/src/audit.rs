@@ -354,7 +354,7 @@ impl AuditEntry {
     }
 }
 
-/// The newest entries are looked for in a span of this length first.
+/// A page of the newest entries looks into a span of this length first.
 const FIRST_SPAN: Duration = Duration::from_secs(3_600);
 /// The next span is so many times as long, or so many times as short if one has too many entries.
 const FACTOR: u32 = 8;

@@ -14,7 +14,7 @@ use axum::http::HeaderValue;
 use axum::http::uri::Authority;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use countwheel_disk::DiskOptions;
-use countwheel_durable::Config;
+use countwheel_durable::{Config, Due};
 use countwheel_peers::PeerTls;
 use countwheel_postgres::PostgresOptions;
 use countwheel_time::{Clock, SystemClock};
@@ -22,6 +22,7 @@ use ipnet::IpNet;
 use tracing_subscriber::filter::LevelFilter;
 
 pub use crate::answered::KeepAnswers;
+use crate::api::audit::{Audit, KEEP};
 use crate::api::cors::origin;
 use crate::api::timers::{TIMEOUT_MAX, TIMEOUT_MIN};
 use crate::api::{BODY_BYTES, Token};
@@ -624,6 +625,12 @@ pub struct Front {
     /// How many streams of events there may be at a time
     #[arg(long, value_name = "N", default_value_t = 1_024, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub event_streams: u32,
+    /// How long entries of the audit log are kept; 0 or off for no log
+    #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = audit_keep)]
+    pub audit_keep: Duration,
+    /// Note each set, move and removal of a timer in the audit log as well
+    #[arg(long)]
+    pub audit_timers: bool,
     /// Whose X-Forwarded-For and PROXY protocol say who calls, such as 10.0.0.0/8 or 192.0.2.1; may
     /// be given more than once
     #[arg(long, value_name = "CIDR", value_parser = network)]
@@ -657,6 +664,8 @@ impl Default for Front {
             connections: number(limits.connections),
             connections_per_address: number(limits.per_address),
             event_streams: number(STREAMS),
+            audit_keep: KEEP,
+            audit_timers: false,
             trusted_proxy: Vec::new(),
             cors_origin: Vec::new(),
             body_memory: number(BODY_BYTES >> 20),
@@ -668,6 +677,11 @@ impl Default for Front {
 }
 
 impl Front {
+    /// What is noted in the audit log, and for how long.
+    pub(crate) fn audit(&self) -> Audit {
+        Audit::new(self.audit_keep, self.audit_timers)
+    }
+
     /// How many connections there may be.
     pub(crate) fn limits(&self) -> Limits {
         let number = |n: u32| usize::try_from(n).unwrap_or(usize::MAX);
@@ -988,6 +1002,13 @@ fn timeout_ceiling(text: &str) -> Result<Duration, String> {
 
 fn keep_done(text: &str) -> Result<Duration, String> {
     bounded(text, Duration::from_secs(3_650 * 86_400))
+}
+
+fn audit_keep(text: &str) -> Result<Duration, String> {
+    match text {
+        "off" | "0" => Ok(Duration::ZERO),
+        text => bounded(text, Due::MAX_AHEAD),
+    }
 }
 
 fn scrub_interval(text: &str) -> Result<Duration, String> {

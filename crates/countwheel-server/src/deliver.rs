@@ -20,6 +20,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::runtime::Handle;
 
 use crate::answered::{Answered, KeepAnswers, Times};
+use crate::api::audit::Audit;
 use crate::api::backfill::timer_of_run;
 use crate::egress::EgressProxy;
 use crate::failures::{Failed, Failures};
@@ -76,6 +77,7 @@ struct Sender {
     clock: Arc<dyn Clock>,
     failures: Arc<Failures>,
     keep: KeepAnswers,
+    audit: Audit,
     catalogue: Arc<Catalogue>,
 }
 
@@ -111,6 +113,7 @@ impl HttpHandler {
                 clock,
                 failures: Arc::default(),
                 keep: KeepAnswers::default(),
+                audit: Audit::default(),
                 catalogue,
             },
         }
@@ -135,6 +138,12 @@ impl HttpHandler {
     #[must_use]
     pub fn keeping(mut self, answers: KeepAnswers) -> Self {
         self.sender.keep = answers;
+        self
+    }
+
+    /// The same, with this audit log of what it changes by itself.
+    pub(crate) fn noting(mut self, audit: Audit) -> Self {
+        self.sender.audit = audit;
         self
     }
 
@@ -401,6 +410,11 @@ impl Sender {
         };
         let Ok(timers) = attempt.timers() else {
             return;
+        };
+        let note = self.audit.by_service("every attempt failed for too long");
+        let request = match note {
+            Some(note) => request.noted(note),
+            None => request,
         };
         let endpoint = endpoint.clone();
         timers.submit(request, move |answer| match answer {
@@ -1233,6 +1247,13 @@ mod tests {
         let by = settings.disabled_by.expect("by the service");
         assert_eq!(by.reason, "every attempt failed for 120h: 404");
         assert_eq!(by.at, clock.timestamp());
+        let log = timers.audit(&countwheel_durable::AuditFilter::default(), None);
+        let log = log.expect("it is read").entries;
+        let [(_, entry)] = &log[..] else {
+            panic!("the service alone has noted what it does: {log:?}")
+        };
+        let note = String::from_utf8_lossy(&entry.note);
+        assert!(note.contains(r#""kind":"service""#), "{note}");
     }
 
     /// What was stored when such URLs were taken.

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use countwheel_durable::{Answer, Config, EventLog, Record};
+use countwheel_durable::{Answer, Config, EventLog, Note, Record};
 
 use crate::api::events::PIECE_BYTES;
 use crate::api::idempotency::KEPT_FOR;
-use crate::api::{TESTS_MAX, backfill, batch};
+use crate::api::{TESTS_MAX, audit, backfill, batch};
 use crate::events::SIGN_OF_LIFE;
 use crate::resources::{blocked, breaker, failing, flows, queue};
 use crate::{answered, deliver, pool, pull, traced};
@@ -127,6 +127,14 @@ fn constants() -> Vec<(&'static str, Vec<u64>)> {
         (
             "a timer's request as it is stored",
             vec![bytes(queue::LONGEST_JOB)],
+        ),
+        (
+            "the note of an entry of the audit log",
+            vec![bytes(Note::MAX_BYTES)],
+        ),
+        (
+            "entries that a filtered page of the audit log looks at",
+            vec![bytes(audit::LOOKED_AT_MAX)],
         ),
         (
             "how long it is known that a backfill has made a run",

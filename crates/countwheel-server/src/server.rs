@@ -773,6 +773,7 @@ impl Service {
             Arc::clone(&catalogue),
         )
         .keeping(self.keep_answers)
+        .noting(self.front.audit())
         .through(self.egress_proxy.clone());
         let phases = handler.phases();
         let tester = handler.clone();
@@ -910,6 +911,7 @@ impl Service {
         let app = app.with_access(beyond.is_some(), self.front.open_metrics);
         let app = app.with_cors(Origins::new(self.front.cors_origin.clone()));
         let app = app.with_answers(self.keep_answers).with_tls(tls.clone());
+        let app = app.with_audit(self.front.audit());
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
         let mut upkeep = JoinSet::new();

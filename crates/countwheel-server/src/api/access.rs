@@ -49,7 +49,7 @@ pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
     let (first, more) = rest.split_once('/').unwrap_or((rest, ""));
     let reads = matches!(*method, Method::GET | Method::HEAD);
     Some(match first {
-        "tokens" => Scope::Admin,
+        "tokens" | "audit" => Scope::Admin,
         _ if reads => Scope::Read,
         "simulate" => Scope::Read,
         "batch" | "jobs" => Scope::Write,
@@ -427,6 +427,7 @@ mod tests {
             ("GET", "/v1/queues/orders/timers/a", Scope::Read),
             ("GET", "/v1/endpoints/shop", Scope::Read),
             ("GET", "/v1/tokens", Scope::Admin),
+            ("GET", "/v1/audit", Scope::Admin),
             ("DELETE", "/v1/tokens/0123456789ab", Scope::Admin),
             ("POST", "/v1/tokens/0123456789ab:rotate", Scope::Admin),
             ("PUT", "/v1/queues/orders/timers/a", Scope::Write),

@@ -31,6 +31,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::access::Identity;
+use super::audit::Asking;
 use super::described::{operations, requests};
 use super::json::{self, Field, Kind, Object};
 use super::leases;
@@ -479,7 +480,7 @@ async fn begin(app: Arc<App>, request: Request<Body>, most: u64) -> Result<Respo
         let detail = "the body ended early or is badly framed";
         return Err(Problem::malformed(detail));
     };
-    tokio::spawn(batch.run(has_more));
+    tokio::spawn(Asking::within(Asking::current(), batch.run(has_more)));
     let lines = Body::new(Lines { shared, next: 0 });
     let kind = HeaderValue::from_static("application/x-ndjson");
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, kind)], lines).into_response())
@@ -905,6 +906,7 @@ impl Batch {
         });
         let number = self.opened(verb, line.len(), name, None);
         let shared = Arc::clone(&self.shared);
+        let request = self.app.noted(request);
         self.app.timers.submit(request, move |answer| {
             shared.came(number, Came::Asked(answer));
         });
@@ -1304,6 +1306,10 @@ async fn atomic(
     }
     drop(buffer);
     asks.map_or(Ok(()), |asks| asks.still(app))?;
+    let requests = requests
+        .into_iter()
+        .map(|request| app.noted(request))
+        .collect();
     let (send, receive) = oneshot::channel();
     app.timers.submit_batch(requests, move |answer| {
         // A caller that hung up does not hear what was done.

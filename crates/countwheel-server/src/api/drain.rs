@@ -12,6 +12,7 @@ use countwheel_durable::{DrainMode, Drains, Due, Left, QueueName, Record};
 use countwheel_time::{Clock, Timestamp};
 use serde::Serialize;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::described::requests;
 use super::json::{self, Field};
@@ -213,8 +214,9 @@ async fn put(app: &App, queue: Option<QueueName>, mode: DrainMode) -> Result<Res
         left: LeftBody,
     }
     let view = View::of(app).await;
+    let note = app.note(json!({ "drain": DrainBody::from(mode) }));
     app.read(move |timers| {
-        let drained = timers.drain(queue.as_ref(), mode)?;
+        let drained = timers.noting(note).drain(queue.as_ref(), mode)?;
         let removed = (mode == DrainMode::Remove).then(|| {
             drained
                 .removed
@@ -256,8 +258,9 @@ async fn resume(
             .object_of(&requests::NOTHING)?
             .finish()?;
     }
+    let note = app.note(Value::Null);
     app.read(move |timers| {
-        let was = timers.resume(queue.as_ref())?;
+        let was = timers.noting(note).resume(queue.as_ref())?;
         let left = timers.left(queue.as_ref());
         let body = Answer {
             queue: queue.map(|queue| queue.to_string()),

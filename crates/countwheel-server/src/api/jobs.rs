@@ -13,6 +13,7 @@ use countwheel_durable::{
 };
 use countwheel_time::Timestamp;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::access::Identity;
 use super::described::requests;
@@ -86,6 +87,30 @@ impl MoveBody {
     }
 }
 
+impl FilterBody {
+    fn of(filter: JobFilter) -> Self {
+        Self {
+            states: filter.states,
+            prefix: filter.prefix,
+            tags: filter.tags,
+            due_after: filter.due_from.map(format_time),
+            due_before: filter.due_before.map(format_time),
+        }
+    }
+}
+
+/// What is noted of a job in the audit log.
+fn asked(order: &JobOrder) -> Value {
+    json!({
+        "queue": order.queue.as_str(),
+        "action": name_of(order.action),
+        "filter": FilterBody::of(order.filter.clone()),
+        "move": MoveBody::of(order.action),
+        "rate": order.rate,
+        "dry_run": order.dry_run,
+    })
+}
+
 fn name_of(action: JobAction) -> &'static str {
     match action {
         JobAction::Remove => "remove",
@@ -108,13 +133,7 @@ impl From<Job> for JobBody {
             id: job.id.0,
             queue: queue.to_string(),
             action: name_of(action),
-            filter: FilterBody {
-                states: filter.states,
-                prefix: filter.prefix,
-                tags: filter.tags,
-                due_after: filter.due_from.map(format_time),
-                due_before: filter.due_before.map(format_time),
-            },
+            filter: FilterBody::of(filter),
             r#move: MoveBody::of(action),
             rate,
             dry_run,
@@ -146,8 +165,9 @@ pub(super) async fn begin(
     if !queues::is_there(&app, &order.queue).await? {
         return Err(queues::no_such_queue());
     }
+    let note = app.note(asked(&order));
     app.read(move |timers| {
-        let job = timers.begin_job(&order).map_err(refusal)?;
+        let job = timers.noting(note).begin_job(&order).map_err(refusal)?;
         Ok(answer(StatusCode::ACCEPTED, &JobBody::from(job)))
     })
     .await
@@ -196,8 +216,12 @@ pub(super) async fn cancel(
             .object_of(&requests::NOTHING)?
             .finish()?;
     }
+    let note = app.note(json!({ "job": id.0 }));
     app.read(move |timers| {
-        let job = timers.cancel_job(id)?.ok_or_else(no_such_job)?;
+        let job = timers
+            .noting(note)
+            .cancel_job(id)?
+            .ok_or_else(no_such_job)?;
         Ok(answer(StatusCode::OK, &JobBody::from(job)))
     })
     .await

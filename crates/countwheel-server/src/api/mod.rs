@@ -1,6 +1,7 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
 pub(crate) mod access;
+pub(crate) mod audit;
 pub(crate) mod backfill;
 pub(crate) mod batch;
 mod cluster;
@@ -60,6 +61,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use self::access::{Access, Identity};
+use self::audit::{Asking, Audit};
 use self::idempotency::Posts;
 use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
@@ -191,6 +193,8 @@ pub struct App {
     stopping: watch::Sender<bool>,
     /// What of the answers of targets is kept, and shown.
     keep_answers: KeepAnswers,
+    /// What is noted of changes, and for how long.
+    audit: Audit,
     /// The web pages that may call.
     cors: cors::Origins,
     /// What callers are shown, where TLS is spoken.
@@ -295,6 +299,7 @@ impl App {
             posts: Posts::default(),
             stopping: watch::Sender::new(false),
             keep_answers: KeepAnswers::default(),
+            audit: Audit::default(),
             cors: cors::Origins::default(),
             tls: None,
             is_started: AtomicBool::new(false),
@@ -552,13 +557,14 @@ impl App {
         self.timers.shards().is_by_tag().then_some(key)
     }
 
-    /// Hands a request to the scheduler. The future waits for the answer of its verb.
+    /// Hands a request to the scheduler, with a note for the audit log if that has such requests. The future waits for the
+    /// answer of its verb.
     pub(crate) fn ask<T: TryFrom<durable::Response>>(
         &self,
         request: durable::Request,
     ) -> impl Future<Output = Result<T, TimerError>> {
         let (send, receive) = oneshot::channel();
-        self.timers.submit(request, answer_to(send));
+        self.timers.submit(self.noted(request), answer_to(send));
         self.answered(receive)
     }
 
@@ -718,6 +724,7 @@ pub fn router(app: Arc<App>) -> Router {
         )
         .route("/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/v1/tokens/{token}", token)
+        .route("/v1/audit", get(audit::list))
         .route("/v1/stats", get(stats::stats))
         .route("/v1/stats/due", get(stats::due))
         .route("/v1/simulate", post(simulate::simulate))
@@ -802,7 +809,10 @@ async fn around(
         Some(problem) => problem.into_response(),
         // Only OPTIONS asks for it: the whole service, and no path.
         None if uri.path() == "*" => options(Some(HeaderValue::from_static(ALL_METHODS))),
-        None => gated(&app, request, next).await,
+        None => {
+            let asking = Asking::of(&request, &id);
+            Asking::within(asking, gated(&app, request, next)).await
+        }
     };
     if method == Method::OPTIONS && response.status() == StatusCode::METHOD_NOT_ALLOWED {
         response = options(response.headers().get(header::ALLOW).cloned());

@@ -6,6 +6,7 @@ use axum::response::Response;
 use countwheel_durable::{Key, Purge, PurgeError, PurgeFilter, QueueName, StateKind, TimerError};
 use countwheel_time::Timestamp;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::described::requests;
 use super::json::{self, Field};
@@ -55,6 +56,16 @@ struct Answer {
     purge: PurgeBody,
 }
 
+/// What is noted of a purge in the audit log.
+fn asked(filter: &PurgeFilter) -> Value {
+    json!({
+        "states": filter.states,
+        "prefix": filter.prefix,
+        "due_after": filter.due_from.map(format_time),
+        "due_before": filter.due_before.map(format_time),
+    })
+}
+
 fn said(status: StatusCode, purge: Purge) -> Response {
     let body = Answer {
         queue: purge.queue.to_string(),
@@ -77,8 +88,9 @@ pub(super) async fn purge(
     if !queues::is_there(app, &queue).await? {
         return Err(queues::no_such_queue());
     }
+    let note = app.note(asked(&filter));
     app.read(move |timers| {
-        let purge = timers.purge(&queue, filter).map_err(refusal)?;
+        let purge = timers.noting(note).purge(&queue, filter).map_err(refusal)?;
         Ok(said(StatusCode::ACCEPTED, purge))
     })
     .await
@@ -96,8 +108,9 @@ pub(super) async fn cancel(
             .object_of(&requests::NOTHING)?
             .finish()?;
     }
+    let note = app.note(Value::Null);
     app.read(move |timers| {
-        let cancelled = timers.cancel_purge(&queue)?;
+        let cancelled = timers.noting(note).cancel_purge(&queue)?;
         let none = || Problem::new(Code::NotFound, "no purge of that queue runs");
         Ok(said(StatusCode::OK, cancelled.ok_or_else(none)?))
     })

@@ -55,10 +55,15 @@ pub(super) async fn change(
             (Condition::Engine(Precondition::Absent), None) => true,
         };
         let value = make(&known)?;
+        let note = app.note_of_setting(name, current, value.as_deref()).await;
         let request = durable::Request::Configure {
             name: name.clone(),
             value,
             precondition: current.map_or(SettingPrecondition::Absent, SettingPrecondition::Version),
+        };
+        let request = match note {
+            Some(note) => request.noted(note),
+            None => request,
         };
         match app.ask::<Configured>(request).await {
             Ok(Configured { version, .. }) => {

@@ -5,6 +5,7 @@
 //! or `import` was interrupted.
 
 mod arguments;
+mod audit;
 mod backfill;
 mod batch;
 pub mod bulk;
@@ -117,6 +118,8 @@ pub enum Command {
     /// Make, show, rotate and revoke tokens: what callers show, and what each opens
     #[command(subcommand)]
     Token(token::Token),
+    /// Show who has changed what, the newest first
+    Audit(audit::Audit),
     /// Print what happens: a line for each event
     Events(events::Events),
     /// Follow one timer until it is done, dead or removed
@@ -223,6 +226,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,
         Command::Token(token) => token.run(terminal).await,
+        Command::Audit(audit) => audit.run(terminal).await,
         Command::Events(events) => events.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,
         Command::Simulate(simulate) => simulate.run(terminal).await,

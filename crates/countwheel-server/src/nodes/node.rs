@@ -87,6 +87,8 @@ fn passed_on(args: &Dev) -> Vec<String> {
         connections,
         connections_per_address,
         event_streams,
+        audit_keep,
+        audit_timers,
         trusted_proxy,
         cors_origin,
         body_memory,
@@ -103,6 +105,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
             connections_per_address.to_string(),
         ),
         ("--event-streams", event_streams.to_string()),
+        ("--audit-keep", format_duration(*audit_keep)),
         ("--body-memory", body_memory.to_string()),
         ("--payload-ceiling-mib", payload_ceiling_mib.to_string()),
         ("--timeout-ceiling", format_duration(*timeout_ceiling)),
@@ -124,8 +127,14 @@ fn passed_on(args: &Dev) -> Vec<String> {
     options.extend(origins.map(|origin| ("--cors-origin", origin.to_owned())));
     let options = options.into_iter();
     let options = options.flat_map(|(name, value)| [name.to_owned(), value]);
-    let switches = open_metrics.then(|| "--open-metrics".to_owned());
-    options.chain(switches).collect()
+    let switches = [
+        ("--open-metrics", open_metrics),
+        ("--audit-timers", audit_timers),
+    ];
+    let switches = switches.into_iter().filter(|(_, is_on)| **is_on);
+    options
+        .chain(switches.map(|(name, _)| name.to_owned()))
+        .collect()
 }
 
 /// Says what a node prints first, and reads the rest so that it never waits.

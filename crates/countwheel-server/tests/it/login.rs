@@ -286,3 +286,40 @@ fn without_tokens_there_is_nothing_to_log_in_to() {
     let led = anyone.send("GET", "/login?to=%2Fdead", &[HTML], b"");
     assert_eq!((led.status, led.header("location")), (303, Some("/dead")));
 }
+
+#[test]
+fn what_is_done_at_the_pages_is_in_the_audit_log() {
+    let mut shop = shop();
+    let cookie = cookie(&log_in(&shop.server, &shop.token, "/dead"));
+    let mut browser = with(&shop.server, &cookie);
+    let page = text(&browser.get("/timer?queue=q&key=a-key"));
+    let form = format!("form_key={}", form_key(&page));
+    let revived = browser.send("POST", REVIVE, &[FORM], form.as_bytes());
+    assert_eq!(revived.status, 303, "{revived:?}");
+    let newest = shop.admin.get("/v1/audit?limit=1").expect(200);
+    let entry = &newest["items"][0];
+    assert_eq!(
+        (&entry["operation"], &entry["action"]),
+        (&json!("reviveTimer"), &json!("revive"))
+    );
+    assert_eq!(
+        (&entry["queue"], &entry["key"]),
+        (&json!("q"), &json!("a-key"))
+    );
+    assert_eq!(entry["who"]["session"], true);
+    assert_eq!(
+        (&entry["who"]["kind"], &entry["who"]["name"]),
+        (&json!("token"), &json!("t"))
+    );
+    assert_eq!(
+        (&entry["before"]["state"], &entry["after"]["state"]),
+        (&json!("dead"), &json!("pending"))
+    );
+    // A session that came in vain is no session of the entry: this one is of the API.
+    let mut both = with(&shop.server, &cookie);
+    both.headers.extend(shop.admin.headers.clone());
+    both.json("POST", "/v1/queues/q:pause", "{}").expect(200);
+    let newest = shop.admin.get("/v1/audit?limit=1").expect(200);
+    assert_eq!(newest["items"][0]["operation"], "pauseQueue");
+    assert_eq!(newest["items"][0]["who"].get("session"), None);
+}

@@ -4,6 +4,7 @@
 
 mod answers;
 mod asvs;
+mod audit;
 mod backfill;
 mod batch;
 mod cors;

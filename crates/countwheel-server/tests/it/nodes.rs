@@ -248,6 +248,40 @@ fn a_call_at_one_node_leases_from_all() {
     lease_all(&mut clients[0], 60, 25);
 }
 
+/// A note travels to the owner of the shard, and each node reads the entries of all.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn the_audit_log_is_that_of_all_nodes() {
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+    clients[0]
+        .json("PUT", "/v1/queues/orders", r#"{"concurrency": 9}"#)
+        .expect(201);
+    for number in 0..20 {
+        let path = format!("/v1/queues/orders/timers/k-{number}");
+        clients[0].json("PUT", &path, FAR).expect(201);
+        clients[number % 2]
+            .json("POST", &format!("{path}:fire"), "{}")
+            .expect(202);
+    }
+    clients[1]
+        .json("POST", "/v1/queues/orders:pause", "{}")
+        .expect(200);
+    let mut logs = clients.iter_mut().map(|client| {
+        let page = client.get("/v1/audit?limit=1000").expect(200);
+        page["items"].as_array().unwrap().clone()
+    });
+    let (one, other) = (logs.next().unwrap(), logs.next().unwrap());
+    assert_eq!(one, other);
+    let count = |operation: &str| {
+        let entries = one.iter().filter(|entry| entry["operation"] == operation);
+        entries.count()
+    };
+    let counts = ["putQueue", "fireTimer", "pauseQueue"].map(count);
+    assert_eq!((counts, one.len()), ([1, 20, 1], 22), "{one:?}");
+}
+
 /// Every node draws the same key, and finds the receipt of what another was asked for.
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check nodes"]

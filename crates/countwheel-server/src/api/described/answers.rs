@@ -721,6 +721,137 @@ shape!(
 );
 
 shape!(
+    AUDIT_WHO,
+    "AuditWho",
+    "Who has asked.",
+    &[
+        need(
+            "kind",
+            Kind::Words(&["token", "configured", "anyone", "service"]),
+            "Whoever had a token that is stored, or that was given to the program; anyone, where no token was needed; the \
+             service itself.",
+        ),
+        may("id", TEXT, "The id of the token."),
+        may("name", TEXT, "The name that the token had."),
+        may(
+            "session",
+            Kind::Truth,
+            "Whether it was somebody at the pages."
+        ),
+    ]
+);
+
+shape!(
+    AUDIT_STOOD,
+    "AuditStood",
+    "How a timer or a setting stood.",
+    &[
+        may(
+            "state",
+            Kind::Words(&["pending", "delivering", "done", "dead", "unreadable"]),
+            "The state of a timer.",
+        ),
+        may("due", TIME, "When a timer was due."),
+        may("revision", REVISION, "The revision."),
+        may("attempts", COUNT, "How many attempts of a timer had begun."),
+    ]
+);
+
+shape!(
+    AUDIT_FIELD,
+    "AuditField",
+    "A field of a setting that is another than before. A value that is long or could be a secret is left out.",
+    &[
+        need("field", TEXT, "The name of the field."),
+        may("before", Kind::Any, "The value before, if it is shown."),
+        may("after", Kind::Any, "The value after, if it is shown."),
+    ]
+);
+
+shape!(
+    AUDIT_ENTRY,
+    "AuditEntry",
+    "A change, and who has asked for it.",
+    &[
+        need("id", TEXT, "The id of the entry."),
+        need("at", TIME, "When."),
+        need("kept_until", TIME, "Until when the entry is kept."),
+        need("who", Kind::Object(&AUDIT_WHO), "Who has asked."),
+        may(
+            "from",
+            TEXT,
+            "The address of the caller, a /64 of IPv6, or the user at a socket."
+        ),
+        may(
+            "certificate",
+            TEXT,
+            "The names of the certificate that the caller has shown."
+        ),
+        may("operation", TEXT, "The operationId of the request."),
+        may("request", TEXT, "The X-Request-Id of the request."),
+        may(
+            "action",
+            Kind::Words(&["set", "move", "remove", "fire", "revive"]),
+            "What was done to a timer.",
+        ),
+        may("queue", TEXT, "The queue of the timer."),
+        may("key", TEXT, "The key of the timer."),
+        may("setting", TEXT, "The setting: its kind, / and its name."),
+        need(
+            "before",
+            Kind::Nullable(&Kind::Object(&AUDIT_STOOD)),
+            "How it stood before; null if there was none."
+        ),
+        need(
+            "after",
+            Kind::Nullable(&Kind::Object(&AUDIT_STOOD)),
+            "How it stood after; null if there was none any more."
+        ),
+        need(
+            "fields",
+            Kind::List {
+                of: &Kind::Object(&AUDIT_FIELD),
+                least: 0,
+                most: 100,
+            },
+            "The fields of a setting that changed.",
+        ),
+        may(
+            "details",
+            Kind::Any,
+            "What was asked for, of a job, a purge and a drain."
+        ),
+    ]
+);
+
+shape!(
+    AUDIT_PAGE,
+    "AuditPage",
+    "A page of the audit log.",
+    &[
+        need(
+            "items",
+            Kind::List {
+                of: &Kind::Object(&AUDIT_ENTRY),
+                least: 0,
+                most: 1_000,
+            },
+            "The entries.",
+        ),
+        need(
+            "next",
+            Kind::Nullable(&TEXT),
+            "The cursor of the next page; null at the end. A page with fewer entries than it may have can have one behind it.",
+        ),
+        may(
+            "unreadable",
+            COUNT,
+            "How many entries of the page cannot be read."
+        ),
+    ]
+);
+
+shape!(
     TIMER_PAGE,
     "TimerPage",
     "A page of timers.",

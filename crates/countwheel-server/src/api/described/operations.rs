@@ -1169,6 +1169,38 @@ pub(crate) static BATCH: Operation = Operation {
     )
 };
 
+pub(crate) static LIST_AUDIT: Operation = Operation {
+    query: &[
+        parameter("since", TIME, "Only entries of then or later."),
+        parameter("until", TIME, "Only entries of before then."),
+        parameter(
+            "order",
+            Kind::Words(&["newest", "oldest"]),
+            "Which entries come first.",
+        )
+        .or("newest"),
+        parameter(
+            "who",
+            Kind::TEXT,
+            "Only entries of the token with this id or name, or of this kind of caller.",
+        ),
+        parameter(
+            "operation",
+            Kind::TEXT,
+            "Only entries of this operation, by its operationId.",
+        ),
+        LIMIT,
+        CURSOR,
+    ],
+    answers: &[json(200, &answers::AUDIT_PAGE, "A page.").with(&[&LINK])],
+    ..operation(
+        "listAudit",
+        "audit",
+        "GET",
+        "/v1/audit",
+        "Lists who has changed what.",
+    )
+};
 pub(crate) static STATS: Operation = Operation {
     answers: &[json(200, &answers::STATS, "The figures.")],
     ..operation(
@@ -1521,7 +1553,7 @@ pub(crate) static PROBLEM: Operation = Operation {
 };
 
 /// All of them, in the order of the document.
-pub(crate) static ALL: [&Operation; 67] = [
+pub(crate) static ALL: [&Operation; 68] = [
     &SET,
     &GET,
     &MOVE,
@@ -1567,6 +1599,7 @@ pub(crate) static ALL: [&Operation; 67] = [
     &GET_JOB,
     &CANCEL_JOB,
     &EVENTS,
+    &LIST_AUDIT,
     &STATS,
     &DUE_STATS,
     &SIMULATE,
