@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use countwheel_durable::store::{
-    Change, DiskError, Lease, MemoryStore, OnDisk, Shard, Store, StoreError,
+    Change, DiskError, Filter, Lease, MemoryStore, OnDisk, Shard, Store, StoreError,
 };
 use countwheel_durable::{
-    Attempt, BatchError, Config, Due, Effect, Engine, Event, Outcome, Precondition, Request,
-    Response, Shift, StateKind, Ticket, TimerError,
+    Attempt, AuditEntry, BatchError, Config, Due, Effect, Engine, Event, Note, Outcome,
+    Precondition, QueueName, Request, Response, Shift, StateKind, Ticket, TimerError,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -243,6 +243,40 @@ fn an_engine_that_is_paused_still_waits_for_room_for_its_outcomes() {
     assert_eq!(bench.kinds(), [0, 0, 1, 0]);
     assert_eq!(bench.engine.stats().in_flight, 0);
     assert_eq!(bench.engine.next_wake(), None);
+}
+
+/// An operator makes room, and the log says so. What could not be committed has no entry.
+#[test]
+fn noted_removals_are_taken_without_room_and_each_entry_is_with_its_change() {
+    let mut bench = Bench::new();
+    for key in ["a", "b", "c"] {
+        bench.ask(set(key, 60)).unwrap();
+    }
+    let noted = |request: Request, who: &str| {
+        let note = Note::new(who, Duration::from_secs(3_600)).unwrap();
+        request.noted(note)
+    };
+    let entries = |bench: &Bench| {
+        let queue = QueueName::from_text("countwheel:internal/audit").unwrap();
+        let page = bench
+            .store
+            .list(Shard::ONLY, &Filter::queue(queue))
+            .unwrap();
+        let entries = page.records.iter().map(|it| AuditEntry::of(it).unwrap());
+        let notes = entries.map(|entry| String::from_utf8(entry.note).unwrap());
+        notes.collect::<Vec<_>>()
+    };
+    bench.store.low.store(true, Ordering::SeqCst);
+    let fire = Request::Fire { name: name("a") };
+    assert!(is_refused(&bench.ask(noted(fire, "fire"))));
+    bench.ask(noted(remove("a"), "first")).unwrap();
+    assert_eq!(entries(&bench), ["first"]);
+    bench.store.full.store(true, Ordering::SeqCst);
+    assert!(is_refused(&bench.ask(noted(remove("b"), "in vain"))));
+    assert_eq!(entries(&bench), ["first"]);
+    bench.store.full.store(false, Ordering::SeqCst);
+    bench.ask(noted(remove("b"), "second")).unwrap();
+    assert_eq!(entries(&bench), ["first", "second"]);
 }
 
 #[test]
