@@ -82,10 +82,12 @@ impl Sessions {
         if parts.next().is_some() {
             return None;
         }
+        // Only what was written: one session has one text, and once ended none that counts.
+        let written = until;
         let until = until
             .parse::<u64>()
             .ok()
-            .filter(|&until| seconds(now) < until)?;
+            .filter(|until| seconds(now) < *until && until.to_string() == written)?;
         let asks = if who == CONFIGURED {
             access.has_configured().then_some(Identity::Configured)?
         } else {
@@ -133,8 +135,10 @@ fn covered(who: &str, until: u64, mark: &str) -> String {
     format!("{who}\0{until}\0{mark}")
 }
 
+/// The bytes of a MAC as [`hex`] writes them, and in no other way.
 fn bytes(text: &str) -> Option<Vec<u8>> {
-    let is_hex = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let is_hex = text.len() == 64 && text.bytes().all(is_digit);
     let pair = |at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
     is_hex.then(|| (0..text.len()).step_by(2).map_while(pair).collect())
 }
@@ -196,6 +200,31 @@ mod tests {
         assert!(!counts(&session, NOON));
         let nobody = sessions.begin(&access, &Identity::Anyone, NOON);
         assert!(nobody.is_none());
+    }
+
+    /// The fuzzer's rule that a session has one text found this: in capitals, or with a sign before its end, the session
+    /// counted as well, and went on after somebody had ended it.
+    #[test]
+    fn a_session_that_was_ended_goes_on_in_no_other_writing() {
+        let access = Access::new(Token::new("s3cret"));
+        let sessions = Sessions::of(&Vault::without_key(true));
+        let known = Resources::default();
+        let begun = sessions.begin(&access, &Identity::Configured, NOON);
+        let session = begun.unwrap();
+        let (who, rest) = session.split_once('.').unwrap();
+        let (until, mac) = rest.split_once('.').unwrap();
+        let writings = [
+            format!("{who}.{until}.{}", mac.to_uppercase()),
+            format!("{who}.+{until}.{mac}"),
+            format!("{who}.0{until}.{mac}"),
+        ];
+        let counts = |session: &str| sessions.read(session, &access, &known, NOON).is_some();
+        assert!(counts(&session));
+        for writing in &writings {
+            assert!(!counts(writing), "{writing}");
+        }
+        sessions.end(&session, NOON);
+        assert!(!counts(&session));
     }
 
     #[test]
