@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::net::{AddrParseError, IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -494,9 +494,22 @@ impl FromStr for HostPort {
         let wrong = || "where a node is reached is such as timers-2.example:7070".to_owned();
         let authority = text.parse::<Authority>().map_err(|_| wrong())?;
         let port = authority.port_u16().filter(|port| *port > 0);
-        let is_bare = !text.contains('@') && !authority.host().is_empty();
-        let port = port.filter(|_| is_bare).ok_or_else(wrong)?;
-        let host = authority.host().to_owned();
+        let host = authority.host();
+        let bare = host
+            .strip_prefix('[')
+            .and_then(|host| host.strip_suffix(']'));
+        let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        let is_host = match bare {
+            Some(bare) => bare.parse::<Ipv6Addr>().is_ok(),
+            None => !host.is_empty() && host.bytes().all(is_of_name),
+        };
+        // What else an authority may have, such as a user, stands before the host or behind it.
+        let is_whole = text.strip_prefix(host).is_some_and(|rest| {
+            let port = rest.strip_prefix(':').unwrap_or_default();
+            port.bytes().all(|byte| byte.is_ascii_digit())
+        });
+        let port = port.filter(|_| is_host && is_whole).ok_or_else(wrong)?;
+        let host = host.to_owned();
         Ok(Self { host, port })
     }
 }
@@ -1102,6 +1115,10 @@ mod tests {
             &["--advertise", "a:0"],
             &["--advertise", "user@a:7070"],
             &["--advertise", "http://a:7070"],
+            &["--advertise", "a(b:7070"],
+            &["--advertise", "[1::x]:7070"],
+            // The fuzzer found this one: it was taken, and the node told others another host.
+            &["--advertise", "a[0:b::1]:1"],
             &[
                 "--peer-listen",
                 "127.0.0.1:0",
