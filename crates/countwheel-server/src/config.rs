@@ -186,6 +186,9 @@ pub struct Serve {
     /// How long running deliveries may take to end at shutdown
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = grace)]
     pub shutdown_grace: Duration,
+    /// Let the system write core dumps of the process, which have tokens, secrets and payloads in them
+    #[arg(long)]
+    pub core_dumps: bool,
     /// A node of `dev --nodes`: with a receiver, and ends when its standard input does
     #[arg(long, hide = true, requires = "store")]
     pub dev_node: bool,

@@ -14,6 +14,7 @@ pub mod config;
 mod dashboard;
 pub mod deliver;
 mod descriptors;
+pub mod dumps;
 mod echo;
 pub mod egress;
 mod events;

@@ -7,7 +7,7 @@ use countwheel_server::config::{Cluster, Database, Dev, Init, Serve};
 use countwheel_server::maintain::{Anew, Check, Verify};
 use countwheel_server::moving::back::{self, MoveFrom};
 use countwheel_server::server::{self, StartError};
-use countwheel_server::{cli, maintain, memory};
+use countwheel_server::{cli, dumps, maintain, memory};
 
 /// Durable timers: set one now, get a request when it is due.
 #[derive(Parser)]
@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => {
             memory::keep_little();
             args.log.start();
+            dumps::keep_out(args.core_dumps);
             end(server::serve(&args))
         }
         Command::Init(args) => {

@@ -38,6 +38,7 @@ mod receivers;
 mod refusals;
 mod resources;
 mod routes;
+mod secrets;
 mod sentences;
 mod stats;
 mod streams;
