@@ -1,22 +1,48 @@
-//! The fuzzer for the readers of files, which needs a nightly compiler and `cargo-fuzz`.
+//! The fuzzer for the readers of files and for those of the service, which needs a nightly compiler and `cargo-fuzz`.
 
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use crate::target;
 
-const TARGETS: [&str; 4] = ["segment", "table", "text", "record"];
+const TARGETS: [&str; 10] = [
+    "segment",
+    "table",
+    "text",
+    "record",
+    "url",
+    "json",
+    "framing",
+    "config",
+    "cookie",
+    "certificate",
+];
+/// For how many minutes a target runs if the command does not say.
+const MINUTES: u64 = 10;
 /// A file this small gives no reader a reason to ask for more at a time.
 const ALLOCATION_MAX_MIB: &str = "-malloc_limit_mb=64";
 const INPUT_SECONDS: &str = "-timeout=5";
 /// As long as an input may be that is kept.
 const INPUT_MAX_BYTES: &str = "-max_len=8192";
 
-/// Runs each target for its share of the time, then makes its corpus smaller.
-pub(crate) fn run(minutes: &str) -> ExitCode {
-    let Ok(minutes) = minutes.parse::<u64>() else {
-        eprintln!("--minutes takes a whole number");
-        return ExitCode::from(2);
-    };
+/// Runs each target for some minutes, or the one that is named, then makes its corpus smaller.
+pub(crate) fn run(options: &[&str]) -> ExitCode {
+    let (mut targets, mut minutes) = (TARGETS.to_vec(), MINUTES);
+    for option in options.chunks(2) {
+        match option {
+            ["--minutes", number] if number.parse::<u64>().is_ok() => {
+                minutes = number.parse().unwrap_or(MINUTES);
+            }
+            ["--target", name] if TARGETS.contains(name) => targets = vec![name],
+            _ => {
+                let names = TARGETS.join(", ");
+                eprintln!(
+                    "fuzz takes --minutes and a whole number, and --target and one of {names}"
+                );
+                return ExitCode::from(2);
+            }
+        }
+    }
     if !answers(&["+nightly", "--version"]) {
         eprintln!("not run: no nightly compiler is installed (rustup toolchain install nightly)");
         return ExitCode::FAILURE;
@@ -25,13 +51,18 @@ pub(crate) fn run(minutes: &str) -> ExitCode {
         eprintln!("not run: cargo-fuzz is not installed (cargo install cargo-fuzz)");
         return ExitCode::FAILURE;
     }
-    // Most of the time for those with most behind them.
-    let shares = [5, 4, 1, 2];
-    let whole: u64 = shares.iter().sum();
-    for (name, share) in TARGETS.into_iter().zip(shares) {
-        let seconds = format!("-max_total_time={}", minutes * 60 * share / whole);
+    for name in targets {
+        let seconds = format!("-max_total_time={}", minutes * 60);
+        let words = format!("-dict=fuzz/dictionaries/{name}.txt");
         let limits = [ALLOCATION_MAX_MIB, INPUT_SECONDS, INPUT_MAX_BYTES];
-        let found = [seconds.as_str(), "-print_final_stats=1"];
+        let mut found = vec![seconds.as_str(), "-print_final_stats=1"];
+        if Path::new("fuzz/dictionaries")
+            .join(name)
+            .with_extension("txt")
+            .exists()
+        {
+            found.push(&words);
+        }
         if !fuzz("run", name, &[&limits[..], &found].concat()) {
             eprintln!("{name}: what failed is in fuzz/artifacts/{name}");
             return ExitCode::FAILURE;

@@ -39,7 +39,9 @@ cargo xtask idle-long          wake-ups in 20 s of nothing to do
 cargo xtask sim-long           20,000 fresh seeds of the simulation, an hour and a half
 cargo xtask ages-long          30 days at full load, and one on tables
 cargo xtask copies             2,000 data directories put together of copies, 10 seconds
-cargo xtask fuzz [--minutes N] the fuzzer for the readers of files, 10 minutes in all; nightly
+cargo xtask fuzz [--target NAME] [--minutes N]
+                               the fuzzer for the readers of files and of the service, 10 minutes for
+                               each if not said; nightly
 cargo xtask kill-long          1,000 kills of the real server under load, about 6 minutes
 cargo xtask crashes            6,000 kills of the real server, each 50 ms after its start, and what
                                it delivers ends it, about 10 minutes
@@ -108,8 +110,7 @@ fn main() -> ExitCode {
             }
         }
         ["copies"] => one(&sim("copies --mixes 2000 --seed fresh")),
-        ["fuzz"] => fuzz::run("10"),
-        ["fuzz", "--minutes", minutes] => fuzz::run(minutes),
+        ["fuzz", options @ ..] => fuzz::run(options),
         ["api-long"] => proofs::API.long(&[("COUNTWHEEL_EXAMPLES", "100")]),
         ["kill-long"] => proofs::KILL.long(&[("COUNTWHEEL_KILLS", "1000")]),
         ["crashes"] => proofs::CRASHES.long(&[

@@ -22,6 +22,8 @@ mod failures;
 mod flow;
 mod framing;
 mod front;
+#[cfg(feature = "fuzzing")]
+pub mod fuzz;
 mod gather;
 pub mod guard;
 mod job;

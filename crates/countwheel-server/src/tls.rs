@@ -335,7 +335,7 @@ fn validity(certificate: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), 
 
 /// The names of a certificate: those of hosts and the URIs among its alternative names, else the common name of its
 /// subject. None if it has none of them, or cannot be read.
-fn names_of(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
+pub(crate) fn names_of(certificate: &CertificateDer<'_>) -> Vec<CertificateName> {
     let Ok(certificate) = parsed(certificate) else {
         return Vec::new();
     };

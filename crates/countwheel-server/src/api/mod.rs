@@ -238,7 +238,7 @@ impl Token {
     }
 
     /// Takes as long for a wrong token as for the right one, but for its length.
-    fn is(&self, shown: &str) -> bool {
+    pub(crate) fn is(&self, shown: &str) -> bool {
         self.0.as_bytes().ct_eq(shown.as_bytes()).into()
     }
 }

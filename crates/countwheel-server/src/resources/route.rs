@@ -232,7 +232,7 @@ pub(crate) fn check_path(path: &str) -> Result<(), String> {
 }
 
 /// The URL of an endpoint with what follows it: paths one behind the other, and queries as well.
-fn join(base: &str, path: &str) -> String {
+pub(crate) fn join(base: &str, path: &str) -> String {
     let (base, _) = base.split_once('#').unwrap_or((base, ""));
     let (before, query) = base.split_once('?').unwrap_or((base, ""));
     let (after, more) = path.split_once('?').unwrap_or((path, ""));

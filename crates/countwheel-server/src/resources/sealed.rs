@@ -115,7 +115,7 @@ impl Vault {
         Self::of_text(&text).map_err(bad)
     }
 
-    fn of_text(text: &str) -> Result<Self, String> {
+    pub(crate) fn of_text(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim).enumerate();
         let lines: Vec<_> = lines.filter(|(_, line)| !line.is_empty()).collect();
         if lines.is_empty() || lines.len() > KEYS_MAX {

@@ -17,6 +17,8 @@ mod events;
 mod exits;
 mod floods;
 mod framing;
+#[cfg(feature = "fuzzing")]
+mod fuzz;
 mod http2;
 mod idempotency;
 mod jobs;
