@@ -148,7 +148,9 @@ fn url(text: &str) -> Seen {
     assert!(nowhere.check(&uri).is_err(), "outside of nothing");
     if public.check_proxied(&uri).is_ok() {
         assert!(is_allowed, "a proxy opens it");
-        let lower = host.trim_end_matches('.').to_ascii_lowercase();
+        // A name with two dots at its end is none that anybody resolves.
+        let lower = host.to_ascii_lowercase();
+        let lower = lower.strip_suffix('.').unwrap_or(&lower);
         let is_here = lower.rsplit('.').next() == Some("localhost");
         assert!(!is_here, "{host} by a proxy");
     }
@@ -164,7 +166,7 @@ fn url(text: &str) -> Seen {
     let own = address.map_or_else(|| host.to_owned(), |own| own.to_string());
     let own = match address {
         Some(IpAddr::V6(_)) => format!("[{own}]:{port}"),
-        _ => format!("{}:{port}", own.trim_end_matches('.')),
+        _ => format!("{}:{port}", own.strip_suffix('.').unwrap_or(&own)),
     };
     if let Ok(own) = own.parse::<AllowedTarget>() {
         let narrowed = public.within([own]);
