@@ -101,6 +101,11 @@ impl Identity {
         }
     }
 
+    /// Whether a browser would show by itself what whoever it is has shown.
+    pub(crate) fn is_by_certificate(&self) -> bool {
+        matches!(self, Self::Token(_, _, Proof::Certificate))
+    }
+
     /// Whether whoever it is may do what wants this scope.
     pub(crate) fn has(&self, wanted: Scope) -> bool {
         match self {
@@ -390,7 +395,7 @@ fn identity(app: &App, known: &Resources, request: &Request<Body>) -> Option<Ide
     })
 }
 
-fn unauthorized() -> Problem {
+pub(crate) fn unauthorized() -> Problem {
     Problem::new(
         Code::Unauthorized,
         "send a token as authorization: Bearer <token>",

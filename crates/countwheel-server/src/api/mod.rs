@@ -906,6 +906,11 @@ fn unadmitted(app: &App, request: &mut Request<Body>) -> Option<Problem> {
     let wanted = access::scope_of(request.method(), request.uri().path());
     match access::admit(app, request, wanted) {
         Ok(identity) => {
+            if identity.is_by_certificate()
+                && let Some(refusal) = for_another_page(request, &app.cors)
+            {
+                return Some(refusal);
+            }
             request.extensions_mut().insert(identity);
             wanted.and_then(|_| request::unknown_wishes(request))
         }
@@ -1022,6 +1027,20 @@ fn from_elsewhere(request: &Request<Body>, allowed: &cors::Origins) -> Option<Pr
         Code::Forbidden,
         "without a token, the service refuses changes from web pages of another origin",
     ))
+}
+
+/// Why a change is refused that a web page of another origin may have had a browser ask for: a browser shows a certificate by
+/// itself, as it does a cookie.
+fn for_another_page(request: &Request<Body>, allowed: &cors::Origins) -> Option<Problem> {
+    let headers = request.headers();
+    let is_safe = matches!(*request.method(), Method::GET | Method::HEAD);
+    let mut origins = headers.get_all(header::ORIGIN).iter().peekable();
+    let is_allowed = origins.peek().is_some() && origins.all(|origin| allowed.has(origin));
+    if is_safe || is_allowed || is_from_here(headers) {
+        return None;
+    }
+    let detail = "with a certificate, the service refuses changes from web pages of another origin";
+    Some(Problem::new(Code::Forbidden, detail))
 }
 
 /// Whether a page that asks comes from the `host` that it asks. Another port of a machine is another origin: whoever serves a

@@ -279,7 +279,8 @@ pub(super) async fn revive(
     headers: HeaderMap,
     request: Request<Body>,
 ) -> Response {
-    let revived = match viewer.check_form(&app, &headers, request.into_body()).await {
+    let checked = viewer.check_form(&app, &headers, request.into_body()).await;
+    let revived = match checked.and_then(|()| viewer.still(&app)) {
         Ok(()) => try_revive(&app, &uri).await,
         Err(problem) => Err(problem),
     };

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
-use super::session::{self, cookie};
+use super::session::cookie;
 use super::{html, refuse};
 use crate::api::access::{self, Identity};
 use crate::api::problem::{Code, Problem};
@@ -76,6 +76,21 @@ impl Viewer {
         }
         let detail = "the form is not of a page of this session: load the page again";
         Err(Problem::new(Code::Forbidden, detail))
+    }
+}
+
+impl Viewer {
+    /// Whether the session counts still, once a form has come that has taken a while.
+    ///
+    /// # Errors
+    /// [`Code::Unauthorized`] if its token was revoked or rotated or has expired meanwhile, or the session was ended.
+    pub(super) fn still(&self, app: &App) -> Result<(), Problem> {
+        let Some(session) = &self.session else {
+            return Ok(());
+        };
+        let (known, now) = (app.catalogue().known(), app.clock.timestamp());
+        let counts = app.sessions.read(session, &app.access, &known, now);
+        counts.map(drop).ok_or_else(access::unauthorized)
     }
 }
 
@@ -205,13 +220,18 @@ pub(super) async fn end(
 ) -> Response {
     let body = std::mem::take(request.body_mut());
     let headers = request.headers().clone();
-    if let Some(Extension(viewer)) = viewer
-        && let Err(problem) = viewer.check_form(&app, &headers, body).await
-    {
-        return refuse(&headers, problem);
+    // A page of another site has a browser send no session, and would have it forget the one that it has.
+    if !is_from_here(&headers) {
+        let detail = "a logout comes from a page of this service";
+        return refuse(&headers, Problem::new(Code::Forbidden, detail));
     }
-    if let Some(session) = session::shown(&headers) {
-        app.sessions.end(session, app.clock.timestamp());
+    if let Some(Extension(viewer)) = viewer {
+        if let Err(problem) = viewer.check_form(&app, &headers, body).await {
+            return refuse(&headers, problem);
+        }
+        if let Some(session) = &viewer.session {
+            app.sessions.end(session, app.clock.timestamp());
+        }
     }
     keep(go_to("/login"), None, &headers, request.extensions().get())
 }

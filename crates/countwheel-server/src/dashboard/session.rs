@@ -19,8 +19,10 @@ use crate::resources::token::TokenId;
 
 /// For how long a session counts, in seconds.
 pub(crate) const SESSION_SECONDS: u64 = 12 * 3_600;
-/// How many sessions that somebody has ended are known.
-const ENDED_MAX: usize = 4_096;
+/// How many sessions of a token are known that somebody has ended. Whoever ends more ends all of that token.
+const ENDED_MAX: usize = 256;
+/// How far a clock may be set back before sessions from before do not count.
+const SET_BACK_SECONDS: u64 = 60;
 /// The name of the cookie.
 const COOKIE: &str = "countwheel_session";
 /// Who has shown the token that was given to the program.
@@ -29,8 +31,23 @@ const CONFIGURED: &str = "-";
 /// Makes sessions, and tells which of them count.
 pub(crate) struct Sessions {
     key: hmac::Key,
-    /// The MACs of those that were ended, and until when they would count.
-    ended: Mutex<BTreeMap<String, u64>>,
+    /// Those that were ended, by who had begun them.
+    ended: Mutex<BTreeMap<String, Ended>>,
+}
+
+/// Sessions of one token that were ended before their time.
+#[derive(Default)]
+struct Ended {
+    /// Their MACs, and until when they would count.
+    macs: BTreeMap<String, u64>,
+    /// All that would end until then are ended.
+    all_until: u64,
+}
+
+impl Ended {
+    fn has(&self, mac: &str, until: u64) -> bool {
+        until <= self.all_until || self.macs.contains_key(mac)
+    }
 }
 
 /// Without the key.
@@ -58,7 +75,14 @@ impl Sessions {
 
     /// The value of the cookie for who has shown a token.
     pub(crate) fn begin(&self, access: &Access, asks: &Identity, now: Timestamp) -> Option<String> {
-        let until = seconds(now) + SESSION_SECONDS;
+        let mut until = seconds(now) + SESSION_SECONDS;
+        // The secret from before a rotation opens nothing for longer than it counts.
+        if let Identity::Token(_, token, Proof::Secret(hash)) = asks
+            && **hash != *token.hash
+        {
+            let before = token.before.as_ref();
+            until = until.min(before.map_or(0, |before| seconds(before.until)));
+        }
         let who = match asks {
             Identity::Token(id, ..) => id.as_str(),
             Identity::Configured => CONFIGURED,
@@ -87,7 +111,8 @@ impl Sessions {
         let until = until
             .parse::<u64>()
             .ok()
-            .filter(|until| seconds(now) < *until && until.to_string() == written)?;
+            .filter(|until| seconds(now) < *until && until.to_string() == written)
+            .filter(|until| *until <= seconds(now) + SESSION_SECONDS + SET_BACK_SECONDS)?;
         let asks = if who == CONFIGURED {
             access.has_configured().then_some(Identity::Configured)?
         } else {
@@ -98,7 +123,9 @@ impl Sessions {
         let covered = covered(who, until, &access.mark_of(&asks)?);
         let text = format!("session\0{covered}");
         hmac::verify(&self.key, text.as_bytes(), &bytes(mac)?).ok()?;
-        (!self.ended.lock().contains_key(mac)).then_some(asks)
+        let ended = self.ended.lock();
+        let is_ended = ended.get(who).is_some_and(|ended| ended.has(mac, until));
+        (!is_ended).then_some(asks)
     }
 
     /// What a form has to say for whoever has this cookie.
@@ -114,16 +141,30 @@ impl Sessions {
 
     /// Ends a session before its time, on this node.
     pub(crate) fn end(&self, cookie: &str, now: Timestamp) {
-        let mut parts = cookie.rsplit('.');
-        let (Some(mac), Some(until)) = (parts.next(), parts.next()) else {
+        let mut parts = cookie.split('.');
+        let (Some(who), Some(until), Some(mac)) = (parts.next(), parts.next(), parts.next()) else {
             return;
         };
         let Ok(until) = until.parse() else { return };
-        let mut ended = self.ended.lock();
-        ended.retain(|_, until| seconds(now) < *until);
-        if ended.len() < ENDED_MAX {
-            ended.insert(mac.to_owned(), until);
+        let now = seconds(now);
+        let mut all = self.ended.lock();
+        all.retain(|_, ended| {
+            ended.macs.retain(|_, until| now < *until);
+            !ended.macs.is_empty() || now < ended.all_until
+        });
+        let ended = all.entry(who.to_owned()).or_default();
+        if ended.macs.len() < ENDED_MAX {
+            ended.macs.insert(mac.to_owned(), until);
+            return;
         }
+        tracing::warn!(
+            token = who,
+            "all sessions of a token are ended: more were ended than are known one by one"
+        );
+        *ended = Ended {
+            macs: BTreeMap::new(),
+            all_until: now + SESSION_SECONDS,
+        };
     }
 }
 
@@ -146,11 +187,11 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
 /// The session that a request shows.
 pub(crate) fn shown(headers: &HeaderMap) -> Option<&str> {
     let cookies = headers.get_all(header::COOKIE).iter();
-    let cookies = cookies.filter_map(|line| line.to_str().ok());
-    let mut pairs = cookies.flat_map(|line| line.split(';'));
+    // What others have there may be no text: a browser sends the cookies of all ports of a host.
+    let mut pairs = cookies.flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
     pairs.find_map(|pair| {
-        let (name, value) = pair.trim().split_once('=')?;
-        (name == COOKIE).then_some(value)
+        let value = pair.trim_ascii().strip_prefix(COOKIE.as_bytes())?;
+        str::from_utf8(value.strip_prefix(b"=")?).ok()
     })
 }
 
@@ -163,8 +204,11 @@ pub(crate) fn cookie(session: Option<&str>, is_secure: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
     use crate::api::Token;
+    use crate::resources::token::{Before, Drawn, Scope, StoredToken};
 
     const NOON: Timestamp = Timestamp::from_micros(1_772_366_400_000_000);
 
@@ -245,9 +289,103 @@ mod tests {
         for number in 0..10_000 {
             sessions.end(&format!("-.{}.{number:064x}", seconds(later(9))), NOON);
         }
-        assert_eq!(sessions.ended.lock().len(), ENDED_MAX);
-        sessions.end(&format!("-.{}.{:064x}", seconds(later(99)), 7), later(10));
-        assert_eq!(sessions.ended.lock().len(), 1);
+        let known = |sessions: &Sessions| sessions.ended.lock().get("-").map(|it| it.macs.len());
+        assert!(known(&sessions).is_some_and(|known| known <= ENDED_MAX));
+        let after = later(SESSION_SECONDS + 1);
+        sessions.end(&format!("x.{}.{:064x}", seconds(after) + 9, 7), after);
+        assert_eq!(known(&sessions), None);
+    }
+
+    /// Four thousand of them, and no later one had an effect.
+    #[test]
+    fn whoever_ends_more_sessions_than_are_known_ends_all_of_the_token_and_of_no_other() {
+        let drawn = Drawn::draw().unwrap();
+        let (known, id) = (
+            known_with(&drawn, None),
+            TokenId::new("0123456789ab").unwrap(),
+        );
+        let access = Access::new(Token::new("s3cret"));
+        let sessions = Sessions::of(&Vault::without_key(true));
+        let (_, token) = known.valid_token(&id, NOON).unwrap();
+        let asks = Identity::Token(id, token.clone(), Proof::Secret(token.hash.as_str().into()));
+        let own = sessions.begin(&access, &asks, NOON).unwrap();
+        let other = sessions
+            .begin(&access, &Identity::Configured, NOON)
+            .unwrap();
+        for number in 0..=ENDED_MAX as u64 {
+            let at = later(number);
+            let session = sessions.begin(&access, &asks, at).unwrap();
+            sessions.end(&session, at);
+        }
+        let last = later(ENDED_MAX as u64);
+        let counts = |session: &str, at| sessions.read(session, &access, &known, at).is_some();
+        assert!(!counts(&own, last) && counts(&other, last));
+        // Whoever logs in again has a session.
+        let next = later(ENDED_MAX as u64 + 1);
+        let session = sessions.begin(&access, &asks, next).unwrap();
+        assert!(counts(&session, next));
+    }
+
+    #[test]
+    fn a_secret_from_before_a_rotation_gives_no_session_beyond_its_end() {
+        let (old, new) = (Drawn::draw().unwrap(), Drawn::draw().unwrap());
+        let before = Before {
+            hash: old.hash(),
+            until: later(60),
+        };
+        let (known, id) = (
+            known_with(&new, Some(before)),
+            TokenId::new("0123456789ab").unwrap(),
+        );
+        let access = Access::new(None);
+        let sessions = Sessions::of(&Vault::without_key(true));
+        let (_, token) = known.valid_token(&id, NOON).unwrap();
+        let begin = |hash: String| {
+            let asks = Identity::Token(id.clone(), token.clone(), Proof::Secret(hash.into()));
+            sessions.begin(&access, &asks, NOON).unwrap()
+        };
+        let (by_old, by_new) = (begin(old.hash()), begin(new.hash()));
+        let counts = |session: &str, at| sessions.read(session, &access, &known, at).is_some();
+        assert!(counts(&by_old, later(59)) && counts(&by_new, later(59)));
+        assert!(!counts(&by_old, later(60)) && counts(&by_new, later(60)));
+    }
+
+    /// A clock that was ahead at a login must not make a session of days.
+    #[test]
+    fn a_session_from_the_future_does_not_count() {
+        let access = Access::new(Token::new("s3cret"));
+        let sessions = Sessions::of(&Vault::without_key(true));
+        let known = Resources::default();
+        let begun = sessions.begin(&access, &Identity::Configured, later(86_400));
+        let session = begun.unwrap();
+        assert!(sessions.read(&session, &access, &known, NOON).is_none());
+        let slightly = sessions.begin(&access, &Identity::Configured, later(30));
+        assert!(
+            sessions
+                .read(&slightly.unwrap(), &access, &known, NOON)
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn cookies_of_others_that_are_no_text_hide_no_session() {
+        let mut headers = HeaderMap::new();
+        let line = b"lang=Z\xc3\xbcrich; countwheel_session=a.b.c; x=y";
+        headers.insert(header::COOKIE, HeaderValue::from_bytes(line).unwrap());
+        assert_eq!(shown(&headers), Some("a.b.c"));
+    }
+
+    fn known_with(drawn: &Drawn, before: Option<Before>) -> Resources {
+        let stored = StoredToken {
+            name: "ops".to_owned(),
+            hash: drawn.hash(),
+            before,
+            certificate: None,
+            scopes: vec![Scope::Read],
+            created: NOON,
+            expires: None,
+        };
+        Resources::with_token(TokenId::new("0123456789ab").unwrap(), stored)
     }
 
     #[test]

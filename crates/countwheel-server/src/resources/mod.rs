@@ -191,6 +191,20 @@ impl Resources {
         now
     }
 
+    /// Those with this token alone.
+    #[cfg(test)]
+    pub(crate) fn with_token(id: TokenId, token: StoredToken) -> Self {
+        let entry = Entry {
+            version: SettingsVersion(1),
+            what: Some(Arc::new(token)),
+        };
+        Self {
+            tokens: [(id, entry)].into(),
+            has_tokens: true,
+            ..Self::default()
+        }
+    }
+
     /// Whether there are tokens: then one has to be shown.
     pub(crate) fn has_tokens(&self) -> bool {
         self.has_tokens

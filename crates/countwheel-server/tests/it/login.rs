@@ -254,6 +254,22 @@ fn a_session_ends_with_its_token_or_by_a_logout() {
     }
 }
 
+/// A browser sends no session with it, and would forget its own by the answer.
+#[test]
+fn a_page_of_another_site_logs_nobody_out() {
+    let shop = shop();
+    let mut browser = shop.server.client();
+    for header in [
+        ("origin", "http://evil.example"),
+        ("sec-fetch-site", "cross-site"),
+    ] {
+        let refused = browser.send("POST", "/logout", &[FORM, header], b"");
+        assert_eq!(refused.status, 403, "{refused:?}");
+        assert_eq!(refused.header("set-cookie"), None);
+    }
+    assert_eq!(browser.send("POST", "/logout", &[FORM], b"").status, 303);
+}
+
 #[test]
 fn a_login_is_tried_a_bounded_number_of_times() {
     let shop = shop();

@@ -572,7 +572,7 @@ fn a_certificate_stands_for_the_token_that_names_it() {
     admin.headers.push(("authorization".to_owned(), shown));
     let mut token = |body: &str| admin.json("POST", "/v1/tokens", body).expect(201);
     let worker =
-        r#"{"name":"w","scopes":["read"],"certificate":"uri:spiffe://example.org/worker"}"#;
+        r#"{"name":"w","scopes":["read","write"],"certificate":"uri:spiffe://example.org/worker"}"#;
     let made = token(worker);
     assert!(made.get("token").is_none());
     let address = tls_address(&server);
@@ -586,6 +586,22 @@ fn a_certificate_stands_for_the_token_that_names_it() {
     assert_eq!(status(None, "/v1/queues"), 401);
     let again = admin.json("POST", "/v1/tokens", worker);
     assert_eq!(again.problem(), (409, "conflict".into()));
+    // A browser shows a certificate by itself, whichever page has it ask.
+    let fire = |more: &str| {
+        let mut stream = connect(&address, authority.caller(&[&TLS13], Some(&named))).unwrap();
+        let request = format!(
+            "POST /v1/queues/q/timers/k:fire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n{more}\r\n"
+        );
+        stream.get_mut().write_all(request.as_bytes()).unwrap();
+        read_answer(&mut stream, false).unwrap().status
+    };
+    assert_eq!(fire(""), 404);
+    assert_eq!(
+        fire("origin: https://localhost\r\nsec-fetch-site: same-origin\r\n"),
+        404
+    );
+    assert_eq!(fire("origin: https://evil.example\r\n"), 403);
+    assert_eq!(fire("sec-fetch-site: cross-site\r\n"), 403);
     // What is shown as a token counts alone, right or wrong.
     let mut stream = connect(&address, authority.caller(&[&TLS13], Some(&named))).unwrap();
     let request = "GET /v1/queues HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer x\r\n\r\n";
