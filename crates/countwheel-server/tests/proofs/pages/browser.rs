@@ -8,8 +8,8 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
 
-use crate::harness::Directory;
 use crate::harness::caller::Caller;
+use crate::harness::{Directory, wait_until};
 
 /// What Chromium is told: it shows what it is given, and talks to nobody else.
 const ARGUMENTS: [&str; 12] = [
@@ -159,6 +159,15 @@ impl Browser {
         let id = found.as_object().and_then(|found| found.values().next());
         let id = id.and_then(Value::as_str).expect("an element").to_owned();
         self.ask(&format!("element/{id}/click"), &json!({}));
+    }
+
+    /// Clicks on what leads to another document, and waits for it: the answer to a click may come before that of the server.
+    #[track_caller]
+    pub(crate) fn click_through(&mut self, selector: &str) {
+        self.run("window.isLeft = true;");
+        self.click(selector);
+        let arrived = "return !window.isLeft && document.readyState === 'complete';";
+        wait_until("the next document is there", || self.run(arrived) == true);
     }
 
     /// What was written to the console since the last time: violations of the policy among it, but no recommendations, such as

@@ -249,7 +249,7 @@ fn demand_others(browser: &mut Browser, axe: &str, base: &str, directory: &Direc
         browser.run(&format!(
             "document.querySelector('#token').value = '{token}';"
         ));
-        browser.click("main button");
+        browser.click_through("main button");
         assert_eq!(browser.run(title), title_behind);
         demand_sound(browser, axe, &format!("login-{token}"), Theme::Dark);
     }
@@ -266,7 +266,7 @@ fn demand_others(browser: &mut Browser, axe: &str, base: &str, directory: &Direc
         demand_sound(browser, axe, name, Theme::Dark);
         assert_eq!(browser.console(), [""; 0], "the console of {name}");
     }
-    browser.click("header button");
+    browser.click_through("header button");
     assert_eq!(browser.run(title), "Login");
     browser.open(&format!("{base}/"));
     assert_eq!(browser.run(title), "Login");
