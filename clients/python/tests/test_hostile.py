@@ -224,6 +224,24 @@ class Repeats(Asked):
                     self.assertEqual(client.set("q", "k", in_="1h")["revision"], 1)
                 self.assertEqual(stub.connections, 12)
 
+    def test_tokens_are_revoked_and_read_again_after_a_cut(self) -> None:
+        body = json.dumps({"id": "x", "revision": 1, "revoked": True, "tokens": [], "items": [], "next": None}).encode()
+
+        def act(peer: socket.socket, number: int) -> None:
+            if read_request(peer) and number % 2 == 1:
+                peer.sendall(answer("200 OK", body))
+
+        for what in (
+            lambda client: client.revoke_token("x", if_match=1),
+            lambda client: client.token("x"),
+            lambda client: client.tokens(),
+            lambda client: [*client.audit()],
+        ):
+            with Stub(act) as stub:
+                for _, client in self.each(stub.url, retries=SOON):
+                    what(client)
+                self.assertEqual(stub.connections, 4)
+
     def test_what_is_not_safe_is_not_repeated_after_a_cut(self) -> None:
         for what in (
             lambda client: client.move("q", "k", by="1h"),
@@ -233,6 +251,8 @@ class Repeats(Asked):
             lambda client: client.drain("q", "remove"),
             lambda client: client.lease("q"),
             lambda client: client.start_job({"queue": "q", "action": "fire", "filter": {}}),
+            lambda client: client.create_token("x", "read"),
+            lambda client: client.rotate_token("9f3c51d20ab7"),
             lambda client: client.batch_atomic([Op.fire("q", "k")]),
             lambda client: [*client.batch([Op.fire("q", "k")])],
         ):

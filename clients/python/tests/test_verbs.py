@@ -8,7 +8,7 @@ import unittest
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from countwheel import Op, Problem, Unauthorized, read_time
+from countwheel import Client, Op, Problem, Unauthorized, read_time
 
 from .support import SOON, BothClients, Service, until
 
@@ -437,6 +437,98 @@ class Verbs(BothClients):
 
 
 class Tokens(BothClients):
+    def refused(self, code: str, what: Any, *given: Any, **named: Any) -> Problem:
+        with self.assertRaises(Problem) as caught:
+            what(*given, **named)
+        self.assertEqual(caught.exception.code, code, (given, named))
+        return caught.exception
+
+    def opens(self, url: str, token: str | None) -> bool:
+        """Whether a token opens what needs the scope ``read``."""
+        with Client(url, token=token) as client:
+            try:
+                client.stats()
+            except Unauthorized:
+                return False
+            return True
+
+    def test_a_token_is_made_shown_rotated_and_revoked(self) -> None:
+        with Service("--allow-private-targets", token="right") as service:
+            for name, client in self.each(service.url, token="right"):
+                made = client.create_token(name, ["deliver", "read"], expires_in=timedelta(days=90))
+                self.assertRegex(made["token"], f"^cwt_{made['id']}_[0-9a-f]{{64}}$")
+                self.assertEqual((made["name"], made["scopes"]), (name, ["read", "deliver"]))
+                self.assertEqual(read_time(made["expires"]) - read_time(made["created"]), timedelta(days=90))
+                self.assertEqual({**client.token(made["id"]), "token": made["token"]}, made)
+                shows = client.create_token(name, "metrics", certificate=f"dns:{name}.example")
+                self.assertNotIn("token", shows)
+                self.refused("conflict", client.rotate_token, shows["id"])
+                ids = [token["id"] for token in client.tokens()]
+                self.assertEqual(ids, sorted(ids))
+                self.assertLessEqual({made["id"], shows["id"]}, {*ids})
+                with Client(service.url, token=made["token"]) as worker:
+                    self.refused("forbidden", worker.tokens)
+                    self.refused("forbidden", worker.audit_page)
+
+                second = client.rotate_token(made["id"], overlap=timedelta(hours=1))
+                self.assertIn("before_until", second)
+                self.assertTrue(self.opens(service.url, made["token"]) and self.opens(service.url, second["token"]))
+                third = client.rotate_token(made["id"])
+                for token in (made["token"], second["token"]):
+                    self.assertFalse(self.opens(service.url, token))
+                self.refused("revision_mismatch", client.revoke_token, made["id"], if_match=made["revision"])
+                self.assertTrue(self.opens(service.url, third["token"]))
+                gone = client.revoke_token(made["id"], if_match=third["revision"])
+                self.assertEqual(gone, {"id": made["id"], "revoked": True})
+                self.assertFalse(self.opens(service.url, third["token"]))
+                for verb in (client.token, client.rotate_token, client.revoke_token):
+                    for unknown in (made["id"], "nobody", "a/b", "x:rotate", "ä", ".."):
+                        self.refused("not_found", verb, unknown)
+                client.revoke_token(shows["id"])
+
+    def test_a_token_that_cannot_be_is_refused_with_its_field(self) -> None:
+        with Service("--allow-private-targets", token="right") as service:
+            for _, client in self.each(service.url, token="right"):
+                for name, scopes, more, pointer in (
+                    ("", ["read"], {}, "/name"),
+                    ("a\nb", ["read"], {}, "/name"),
+                    ("x", [], {}, "/scopes"),
+                    ("x", "all", {}, "/scopes/0"),
+                    ("x", "read", {"expires_in": 0}, "/expires_in"),
+                    ("x", "read", {"certificate": "worker"}, "/certificate"),
+                ):
+                    with self.assertRaises(Problem) as caught:
+                        client.create_token(name, scopes, **more)
+                    self.assertEqual(caught.exception.pointer, pointer)
+                made = client.create_token("x", "read")
+                with self.assertRaises(Problem) as caught:
+                    client.rotate_token(made["id"], overlap="31d")
+                self.assertEqual(caught.exception.pointer, "/overlap")
+
+    def test_the_audit_log_says_who_has_changed_what(self) -> None:
+        with Service("--allow-private-targets", token="right") as service:
+            for name, client in self.each(service.url, token="right"):
+                made = client.create_token(name, "admin")
+                begun = read_time(made["created"])
+                with Client(service.url, token=made["token"]) as other:
+                    for number in range(3):
+                        other.put_queue(f"{name}-{number}", {"concurrency": 3})
+                entries = [*client.audit(who=name, order="oldest", limit=1)]
+                self.assertEqual([entry["setting"] for entry in entries], [f"queue/{name}-{n}" for n in range(3)])
+                for entry in entries:
+                    self.assertEqual((entry["who"]["id"], entry["operation"]), (made["id"], "putQueue"))
+                    self.assertIn({"field": "concurrency", "after": 3}, entry["fields"])
+                    self.assertIsNone(entry["before"])
+                self.assertEqual([*client.audit(who=made["id"], since=begun)], entries[::-1])
+                page = client.audit_page(who=name, limit=2)
+                self.assertEqual(page["items"], entries[:0:-1])
+                rest = client.audit_page(who=name, limit=2, after=page["next"])
+                self.assertEqual((rest["items"], rest["next"]), (entries[:1], None))
+                self.assertEqual(len([*client.audit(operation="createToken", since=begun)]), 1)
+                self.assertEqual([*client.audit(who=name, until=begun)], [])
+                for bad in ({"limit": 0}, {"limit": 1_001}, {"since": "yesterday"}, {"order": "due"}, {"after": "x"}):
+                    self.refused("malformed", client.audit_page, **bad)
+
     def test_a_wrong_token_is_an_error_of_its_own(self) -> None:
         with Service("--allow-private-targets", token="right") as service:
             for queue, client in self.each(service.url, token="right"):

@@ -267,6 +267,44 @@ export class Client {
     return this.json("POST", `${endpointPath(name)}:test`, "attempt", options, { body: test, longer: 30_000 });
   }
 
+  /** Makes a token. The answer alone has its secret, so that call is not repeated after a lost answer. */
+  createToken(token: api.CreateToken, options: CallOptions = {}): Promise<api.TokenMade> {
+    return this.json("POST", "/v1/tokens", "id", options, { body: token });
+  }
+
+  /** Shows all tokens in order of their ids, without their secrets. */
+  tokens(options: CallOptions = {}): Promise<api.Tokens> {
+    return this.json("GET", "/v1/tokens", "tokens", options);
+  }
+
+  /** Shows a token, without its secret. */
+  token(id: string, options: CallOptions = {}): Promise<api.Token> {
+    return this.json("GET", tokenPath(id), "id", options);
+  }
+
+  /**
+   * Gives a token another secret. The one before counts for `overlap` still, by default not at all. The answer alone has
+   * the new secret, so that call is not repeated after a lost answer.
+   */
+  rotateToken(id: string, rotate: api.RotateToken = {}, options: CallOptions = {}): Promise<api.TokenMade> {
+    return this.json("POST", `${tokenPath(id)}:rotate`, "id", options, { body: rotate });
+  }
+
+  /** Revokes a token: it opens nothing any more. */
+  revokeToken(id: string, options: IfMatch & CallOptions = {}): Promise<api.TokenRevoked> {
+    return this.json("DELETE", tokenPath(id), "revoked", options, { headers: preconditions(options), repeatable: true });
+  }
+
+  /** The entries of the audit log, the newest first. Further pages are fetched as they are needed. */
+  async *audit(filter: api.ListAudit = {}, options: CallOptions = {}): AsyncGenerator<api.AuditEntry, void, undefined> {
+    for await (const page of this.auditPages(filter, options)) yield* page.items;
+  }
+
+  /** The same, page by page. A page may have no items although more follow; `unreadable` counts entries that cannot be read. */
+  auditPages(filter: api.ListAudit = {}, options: CallOptions = {}): AsyncGenerator<api.AuditPage, void, undefined> {
+    return this.paged("/v1/audit", filter, options);
+  }
+
   /** When each attempt would come in a queue or at an endpoint, under which rules; under a retry policy; or each run of a schedule. */
   simulate(of: api.Simulate & ({ queue: string } | { endpoint: string }), options?: CallOptions): Promise<api.SimulatedThere>;
   simulate(of: api.Simulate & { retry: api.Retry; queue?: never; endpoint?: never }, options?: CallOptions): Promise<api.SimulatedAttempts>;
@@ -362,9 +400,13 @@ export class Client {
     return this.json("GET", "/healthz", "status", options);
   }
 
-  private async *paged(path: string, filter: api.ListAllTimers, options: CallOptions): AsyncGenerator<api.TimerPage, void, undefined> {
+  private async *paged<Page extends { next: string | null }>(
+    path: string,
+    filter: { after?: string },
+    options: CallOptions,
+  ): AsyncGenerator<Page, void, undefined> {
     for (let after = filter.after; ; ) {
-      const page = await this.json<api.TimerPage>("GET", path, "items", options, { query: { ...filter, after } });
+      const page = await this.json<Page>("GET", path, "items", options, { query: { ...filter, after } });
       yield page;
       if (typeof page.next !== "string") return;
       after = page.next;
@@ -427,6 +469,10 @@ function queuesPath(queue: string | null): string {
 
 function timerPath(queue: string, key: string): string {
   return `${queuePath(queue)}/timers/${part(key)}`;
+}
+
+function tokenPath(id: string): string {
+  return `/v1/tokens/${part(id)}`;
 }
 
 function endpointPath(name: string): string {

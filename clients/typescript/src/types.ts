@@ -56,6 +56,20 @@ export type PutEndpoint = Schemas["PutEndpoint"];
 export type ListEndpoints = Schemas["ListEndpointsQuery"];
 export type TestEndpoint = Schemas["TestEndpoint"];
 export type EndpointTested = Schemas["EndpointTested"];
+/** A token to be made. */
+export type CreateToken = Schemas["CreateToken"];
+/** How a token gets another secret. */
+export type RotateToken = Schemas["RotateToken"];
+/** A token without its secret. */
+export type Token = Schemas["Token"];
+/** A token with its secret in `token`, unless a certificate stands for it. */
+export type TokenMade = Schemas["TokenMade"];
+export type TokenRevoked = Schemas["TokenRevoked"];
+export type Tokens = Schemas["Tokens"];
+/** Which entries of the audit log are shown, and in which order. */
+export type ListAudit = Schemas["ListAuditQuery"];
+export type AuditPage = Schemas["AuditPage"];
+export type AuditEntry = Schemas["AuditEntry"];
 export type BeginJob = Schemas["BeginJob"];
 export type Job = Schemas["Job"];
 export type Jobs = Schemas["Jobs"];

@@ -100,12 +100,14 @@ test("a move by a duration is repeated if nothing was done, or if it names a rev
   assert.equal(guarded.headers[1]?.get("if-match"), '"1"');
 });
 
-test("what a fire, a drain that removes and a job may have done is not repeated", async () => {
+test("what a fire, a drain that removes, a job and a token may have done is not repeated", async () => {
   const calls: ((client: Client) => Promise<unknown>)[] = [
     (client) => client.fire("q", "k"),
     (client) => client.revive("q", "k"),
     (client) => client.drain("q", { mode: "remove" }),
     (client) => client.beginJob({ queue: "q", action: "remove", filter: {} }),
+    (client) => client.createToken({ name: "x", scopes: ["read"] }),
+    (client) => client.rotateToken("9f3c51d20ab7"),
     (client) => client.purge("q"),
     (client) => client.lease("q"),
     (client) => client.resend("q", "k"),
@@ -115,6 +117,21 @@ test("what a fire, a drain that removes and a job may have done is not repeated"
     const { client, urls } = scripted(() => reset());
     await assert.rejects(call(client), UnknownOutcomeError);
     assert.equal(urls.length, 1, call.toString());
+  }
+});
+
+test("a revocation and reads of tokens and of the audit log are repeated after a lost answer", async () => {
+  const body = { id: "9f3c51d20ab7", revoked: true, tokens: [], items: [], next: null };
+  const calls: ((client: Client) => Promise<unknown>)[] = [
+    (client) => client.revokeToken("9f3c51d20ab7", { ifMatch: 12 }),
+    (client) => client.token("9f3c51d20ab7"),
+    (client) => client.tokens(),
+    (client) => client.audit().next(),
+  ];
+  for (const call of calls) {
+    const { client, urls } = scripted((number) => (number === 1 ? reset() : answer(200, body)));
+    await call(client);
+    assert.equal(urls.length, 2, call.toString());
   }
 });
 

@@ -264,6 +264,67 @@ test("a refusal names the field, and a wrong token is an error of its own", asyn
   assert.deepEqual((await new Client({ url: guarded.url, token: "right" }).queues()).queues, []);
 });
 
+test("tokens are made, shown, rotated and revoked, and the audit log says by whom", async (t) => {
+  process.env["COUNTWHEEL_TOKEN"] = "right";
+  const guarded = await Service.start(t);
+  delete process.env["COUNTWHEEL_TOKEN"];
+  const admin = new Client({ url: guarded.url, token: "right" });
+  const by = (token: string | undefined) => new Client({ url: guarded.url, token: token ?? "none" });
+
+  const made = await admin.createToken({ name: "workers", scopes: ["deliver", "read"], expires_in: "90d" });
+  assert.match(made.token ?? "", new RegExp(`^cwt_${made.id}_[0-9a-f]{64}$`));
+  assert.deepEqual([made.name, made.scopes], ["workers", ["read", "deliver"]]);
+  assert.equal(Date.parse(made.expires ?? "") - Date.parse(made.created), 90 * 86_400_000);
+  const shown = await admin.token(made.id);
+  assert.deepEqual({ ...shown, token: made.token }, made);
+  assert.deepEqual((await by(made.token).queues()).queues, []);
+  await assert.rejects(by(made.token).tokens(), code("forbidden"));
+  await assert.rejects(all(by(made.token).audit()), code("forbidden"));
+
+  const shows = await admin.createToken({ name: "metrics", scopes: ["metrics"], certificate: "dns:prometheus.example" });
+  assert.deepEqual([shows.token, shows.certificate], [undefined, "dns:prometheus.example"]);
+  await assert.rejects(admin.rotateToken(shows.id), code("conflict"));
+  assert.deepEqual((await admin.tokens()).tokens.map(({ id }) => id), [made.id, shows.id].sort());
+
+  const second = await admin.rotateToken(made.id, { overlap: "1h" });
+  assert.deepEqual([second.id, typeof second.before_until], [made.id, "string"]);
+  for (const token of [made.token, second.token]) await by(token).queues();
+  const third = await admin.rotateToken(made.id);
+  for (const token of [made.token, second.token]) await assert.rejects(by(token).queues(), UnauthorizedError);
+  await assert.rejects(admin.revokeToken(made.id, { ifMatch: made.revision }), code("revision_mismatch"));
+  await by(third.token).queues();
+  assert.deepEqual(await admin.revokeToken(made.id, { ifMatch: third.revision }), { id: made.id, revoked: true });
+  await assert.rejects(by(third.token).queues(), UnauthorizedError);
+  for (const id of [made.id, "nobody", "a/b", "x:rotate", "ä", ""]) await assert.rejects(admin.revokeToken(id), ProblemError, id);
+  await assert.rejects(admin.token("nobody"), code("not_found"));
+  await assert.rejects(admin.rotateToken("nobody"), code("not_found"));
+  const bad: [object, string][] = [
+    [{ name: "", scopes: ["read"] }, "/name"],
+    [{ name: "a\nb", scopes: ["read"] }, "/name"],
+    [{ name: "x", scopes: [] }, "/scopes"],
+    [{ name: "x", scopes: ["all"] }, "/scopes/0"],
+    [{ name: "x", scopes: ["read"], expires_in: "0s" }, "/expires_in"],
+    [{ name: "x", scopes: ["read"], certificate: "worker" }, "/certificate"],
+    [{ name: "x" }, "/scopes"],
+  ];
+  for (const [token, pointer] of bad) {
+    const refused = admin.createToken(token as Parameters<Client["createToken"]>[0]);
+    await assert.rejects(refused, (error) => error instanceof ProblemError && error.pointer === pointer, pointer);
+  }
+  await assert.rejects(admin.rotateToken(shows.id, { overlap: "31d" }), (error) => error instanceof ProblemError && error.pointer === "/overlap");
+
+  const done = ["createToken", "createToken", "rotateToken", "rotateToken", "revokeToken"];
+  const entries = await all(admin.audit({ order: "oldest", limit: 1 }));
+  assert.deepEqual(entries.map(({ operation }) => operation), done);
+  assert.deepEqual(entries.map(({ who, setting }) => [who.kind, setting]), [made, shows, made, made, made].map(({ id }) => ["configured", `token/${id}`]));
+  assert.deepEqual(await all(admin.audit()), [...entries].reverse());
+  assert.deepEqual((await all(admin.auditPages({ limit: 2 }))).map(({ items }) => items.length).reduce((sum, n) => sum + n), 5);
+  assert.deepEqual((await all(admin.audit({ operation: "rotateToken", who: "configured", since: made.created }))).length, 2);
+  assert.deepEqual(await all(admin.audit({ until: made.created })), []);
+  assert.deepEqual(await all(admin.audit({ who: "nobody" })), []);
+  for (const filter of [{ limit: 0 }, { limit: 1_001 }, { since: "yesterday" }, { after: "x" }]) await assert.rejects(all(admin.audit(filter)), code("malformed"));
+});
+
 test("events of the program are read, and a stream goes on behind the last one, also over a crash", async (t) => {
   const watched = await Service.start(t);
   const client = new Client({ url: watched.url });

@@ -23,6 +23,65 @@ class Adaptive(TypedDict):
 Time = str
 
 
+class AuditStood(TypedDict):
+    """How a timer or a setting stood."""
+
+    attempts: NotRequired[int]
+    due: NotRequired[Time]
+    revision: NotRequired[int]
+    state: NotRequired[Literal["pending", "delivering", "done", "dead", "unreadable"]]
+
+
+class AuditField(TypedDict):
+    """A field of a setting that is another than before. A value that is long or could be a secret is left out."""
+
+    after: NotRequired[Any]
+    before: NotRequired[Any]
+    field: str
+
+
+class AuditWho(TypedDict):
+    """Who has asked."""
+
+    id: NotRequired[str]
+    kind: Literal["token", "configured", "anyone", "service"]
+    name: NotRequired[str]
+    session: NotRequired[bool]
+
+
+
+# A change, and who has asked for it.
+AuditEntry = TypedDict(
+    "AuditEntry",
+    {
+        "action": NotRequired[Literal["set", "move", "remove", "fire", "revive"]],
+        "after": Union[AuditStood, None],
+        "at": Time,
+        "before": Union[AuditStood, None],
+        "certificate": NotRequired[str],
+        "details": NotRequired[Any],
+        "fields": list[AuditField],
+        "from": NotRequired[str],
+        "id": str,
+        "kept_until": Time,
+        "key": NotRequired[str],
+        "operation": NotRequired[str],
+        "queue": NotRequired[str],
+        "request": NotRequired[str],
+        "setting": NotRequired[str],
+        "who": AuditWho,
+    },
+)
+
+
+class AuditPage(TypedDict):
+    """A page of the audit log."""
+
+    items: list[AuditEntry]
+    next: Union[str, None]
+    unreadable: NotRequired[int]
+
+
 class BackfilledRun(TypedDict):
     """A run of the past."""
 
@@ -1147,6 +1206,46 @@ class TimerPage(TypedDict):
     items: list[Timer]
     next: Union[str, None]
     unreadable: NotRequired[int]
+
+
+class Token(TypedDict):
+    """A token, without its secret."""
+
+    before_until: NotRequired[Time]
+    certificate: NotRequired[str]
+    created: Time
+    expires: NotRequired[Time]
+    id: str
+    name: str
+    revision: int
+    scopes: list[Literal["read", "write", "deliver", "metrics", "admin"]]
+
+
+class TokenMade(TypedDict):
+    """A token with its secret."""
+
+    before_until: NotRequired[Time]
+    certificate: NotRequired[str]
+    created: Time
+    expires: NotRequired[Time]
+    id: str
+    name: str
+    revision: int
+    scopes: list[Literal["read", "write", "deliver", "metrics", "admin"]]
+    token: NotRequired[str]
+
+
+class TokenRevoked(TypedDict):
+    """A token is revoked."""
+
+    id: str
+    revoked: bool
+
+
+class Tokens(TypedDict):
+    """All tokens."""
+
+    tokens: list[Token]
 
 
 class WasSet(TypedDict):

@@ -44,6 +44,8 @@ from .._exchange import (
     server_of,
 )
 from .._types import (
+    AuditEntry,
+    AuditPage,
     Backfilled,
     BatchLine,
     BatchResult,
@@ -83,6 +85,10 @@ from .._types import (
     TestEndpoint,
     Timer,
     TimerPage,
+    Token,
+    TokenMade,
+    TokenRevoked,
+    Tokens,
     WasSet,
 )
 from . import io
@@ -95,6 +101,7 @@ EVENTS_SILENCE = 45.0
 
 Simulated = Union[SimulatedAttempts, SimulatedRuns, SimulatedThere]
 Order = Literal["due", "created", "trouble"]
+Scope = Literal["read", "write", "deliver", "metrics", "admin"]
 
 
 class Client:
@@ -581,6 +588,111 @@ class Client:
         call = Call("POST", _endpoint(name) + ":test", to_json(request or {}), keys=("endpoint", "attempt"), waits=30.0)
         return cast(EndpointTested, self._ask(call))
 
+    # Tokens and the audit log
+
+    def create_token(
+        self,
+        name: str,
+        scopes: Union[Scope, Sequence[Scope]],
+        *,
+        expires_in: Duration | None = None,
+        certificate: str | None = None,
+    ) -> TokenMade:
+        """Makes a token that opens what its scopes say. ``token`` of the answer is the token, and no other answer has it.
+
+        A ``certificate`` such as ``"dns:worker.example"`` stands for a token without a secret. The call is not repeated after
+        a lost answer.
+        """
+        fields: dict[str, Any] = {"name": name, "scopes": [scopes] if isinstance(scopes, str) else [*scopes]}
+        if expires_in is not None:
+            fields["expires_in"] = duration(expires_in)
+        if certificate is not None:
+            fields["certificate"] = certificate
+        call = Call("POST", "/v1/tokens", to_json(fields), keys=("id", "revision"))
+        return cast(TokenMade, self._ask(call))
+
+    def tokens(self) -> List[Token]:
+        """All tokens in order of their ids, without their secrets."""
+        return cast(Tokens, self._ask(_read("/v1/tokens", "tokens")))["tokens"]
+
+    def token(self, id: str) -> Token:
+        """A token, without its secret."""
+        return cast(Token, self._ask(_read(_token(id), "id", "revision")))
+
+    def rotate_token(self, id: str, *, overlap: Duration | None = None) -> TokenMade:
+        """Gives a token another secret. The one before counts for ``overlap`` still, by default not at all.
+
+        The answer alone has the new secret, so the call is not repeated after a lost answer.
+        """
+        fields = {} if overlap is None else {"overlap": duration(overlap)}
+        call = Call("POST", _token(id) + ":rotate", to_json(fields), keys=("id", "revision"))
+        return cast(TokenMade, self._ask(call))
+
+    def revoke_token(self, id: str, *, if_match: IfMatch | None = None) -> TokenRevoked:
+        """Revokes a token: it opens nothing any more."""
+        call = Call("DELETE", _token(id), keys=("id", "revoked"), repeatable=True)
+        call.headers = _preconditions(if_match)
+        return cast(TokenRevoked, self._ask(call))
+
+    def audit_page(
+        self,
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        who: str | None = None,
+        operation: str | None = None,
+        order: Literal["newest", "oldest"] | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> AuditPage:
+        """One page of the audit log, and the cursor of the next one.
+
+        A page with fewer entries than ``limit`` is not the last one while ``next`` is there. ``unreadable`` counts entries that
+        cannot be read.
+        """
+        parameters = {
+            "since": since,
+            "until": until,
+            "who": who,
+            "operation": operation,
+            "order": order,
+            "limit": limit,
+            "after": after,
+        }
+        return cast(AuditPage, self._ask(_read("/v1/audit" + query(parameters), "items", "next")))
+
+    def audit(
+        self,
+        *,
+        since: Time | None = None,
+        until: Time | None = None,
+        who: str | None = None,
+        operation: str | None = None,
+        order: Literal["newest", "oldest"] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[AuditEntry]:
+        """The entries of the audit log, the newest first, page by page. ``limit`` is for a page.
+
+        ``since`` and ``until`` are the first time and the one behind the last; ``who`` is the id or the name of a token, or a
+        kind of caller; ``operation`` is one such as ``"putQueue"``.
+        """
+        after: str | None = None
+        while True:
+            page = self.audit_page(
+                since=since,
+                until=until,
+                who=who,
+                operation=operation,
+                order=order,
+                limit=limit,
+                after=after,
+            )
+            for entry in page["items"]:
+                yield entry
+            after = page["next"]
+            if after is None:
+                return
+
     # Leases
 
     def lease(
@@ -863,6 +975,10 @@ def _timer(queue: str, key: str) -> str:
 
 def _endpoint(name: str) -> str:
     return f"/v1/endpoints/{segment(name)}"
+
+
+def _token(id: str) -> str:
+    return f"/v1/tokens/{segment(id)}"
 
 
 def _step(step: Duration) -> str:
