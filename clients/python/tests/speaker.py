@@ -41,6 +41,18 @@ def answer(client: Client, said: dict[str, Any]) -> Any:
         return client.drain(queue, mode)
     if do == "resume":
         return client.resume(queue)
+    if do == "create_token":
+        return client.create_token(said["name"], said["scopes"])
+    if do == "tokens":
+        return {"tokens": client.tokens()}
+    if do == "token":
+        return client.token(said["id"])
+    if do == "rotate_token":
+        return client.rotate_token(said["id"], overlap=said.get("overlap"))
+    if do == "revoke_token":
+        return client.revoke_token(said["id"], if_match=only_match(said.get("if")))
+    if do == "audit":
+        return {"entries": [*client.audit(**said["filter"])]}
     assert isinstance(queue, str)
     if do == "set":
         fields: dict[str, Any] = {"in_": said["in"], **precondition(said.get("if"))}

@@ -1,5 +1,5 @@
 // Speaks for the client in the proof of all clients: one object a line on standard input, one answer a line on standard
-// output. Its arguments are the URLs of servers, which are asked in turn.
+// output. Its arguments are the URLs of servers, which are asked in turn; COUNTWHEEL_TOKEN is their token.
 import { createInterface } from "node:readline";
 import { Client, CountwheelError, ProblemError } from "../dist/index.js";
 
@@ -8,7 +8,9 @@ if (urls.length === 0) {
   console.error("usage: node speaker.mjs URL...");
   process.exit(2);
 }
-const clients = urls.map((_, at) => new Client({ url: [...urls.slice(at), ...urls.slice(0, at)], tryTimeout: 5_000 }));
+const token = process.env.COUNTWHEEL_TOKEN;
+const nodes = (at) => [...urls.slice(at), ...urls.slice(0, at)];
+const clients = urls.map((_, at) => new Client({ url: nodes(at), tryTimeout: 5_000, ...(token !== undefined && { token }) }));
 let turn = 0;
 
 function condition(of) {
@@ -43,6 +45,21 @@ async function ask(client, { do: verb, queue, key, if: precondition, ...more }) 
       return await client.drain(queue, { mode: more.mode });
     case "resume":
       return await client.resume(queue);
+    case "create_token":
+      return await client.createToken({ name: more.name, scopes: more.scopes });
+    case "tokens":
+      return await client.tokens();
+    case "token":
+      return await client.token(more.id);
+    case "rotate_token":
+      return await client.rotateToken(more.id, more.overlap === undefined ? {} : { overlap: more.overlap });
+    case "revoke_token":
+      return await client.revokeToken(more.id, options);
+    case "audit": {
+      const entries = [];
+      for await (const entry of client.audit(more.filter)) entries.push(entry);
+      return { entries };
+    }
     default:
       throw new TypeError(`there is no verb ${JSON.stringify(verb)}`);
   }

@@ -11,6 +11,7 @@
 //! The clients in TypeScript and Python are in `clients/`; `COUNTWHEEL_CLIENTS` names another directory of them.
 //! `COUNTWHEEL_CLIENTS_SECONDS` says for how long each part goes on, `COUNTWHEEL_SEED` repeats what is drawn.
 
+mod administration;
 mod checks;
 mod speakers;
 mod target;

@@ -6,10 +6,12 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use countwheel_client::{Answer, Client, ClientError, Filter, NewTimer};
+use countwheel_client::{
+    Answer, AuditFilter, Client, ClientError, Filter, NewTimer, NewToken, TokenMade,
+};
 use countwheel_durable::{DrainMode, Due, Precondition, RetryPolicy, Revision};
 use countwheel_time::{By, Jitter, read_duration};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::harness::PATIENCE;
@@ -27,22 +29,29 @@ pub(super) enum Spoken {
 
 pub(super) trait Speaker: Send {
     fn name(&self) -> &'static str;
-    /// Does what an object says: `set`, `move`, `remove`, `get`, `list`, `fire`, `revive`, `drain`, `resume`.
+    /// Does what an object says: `set`, `move`, `remove`, `get`, `list`, `fire`, `revive`, `drain`, `resume`,
+    /// `create_token`, `tokens`, `token`, `rotate_token`, `revoke_token`, `audit`.
     fn ask(&mut self, asked: &Value) -> Spoken;
 }
 
 /// The client in that language.
 pub(super) fn of(language: &str, server: &str) -> Box<dyn Speaker> {
+    with_token(language, server, None)
+}
+
+/// The client in that language, which shows this token.
+pub(super) fn with_token(language: &str, server: &str, token: Option<&str>) -> Box<dyn Speaker> {
+    let piped = |name, mut command: Command| {
+        command.env_remove("COUNTWHEEL_TOKEN");
+        command.envs(token.map(|token| ("COUNTWHEEL_TOKEN", token)));
+        Box::new(Piped::start(name, command, server))
+    };
     match language {
-        "Rust" => Box::new(InRust::new(server)),
-        "TypeScript" => Box::new(Piped::start(
-            "the client in TypeScript",
-            typescript(),
-            server,
-        )),
+        "Rust" => Box::new(InRust::new(server, token)),
+        "TypeScript" => piped("the client in TypeScript", typescript()),
         "Python" => {
             let script = directory("python").join("tests/speaker.py");
-            Box::new(Piped::start("the client in Python", python(script), server))
+            piped("the client in Python", python(script))
         }
         other => panic!("there is no client in {other}"),
     }
@@ -89,12 +98,12 @@ struct InRust {
 }
 
 impl InRust {
-    fn new(server: &str) -> Self {
+    fn new(server: &str, token: Option<&str>) -> Self {
         let millis = Duration::from_millis;
         let policy = RetryPolicy::list([20, 40, 80, 160].map(millis)).unwrap();
         let policy = policy.repeat_last().jitter(Jitter::Full).max_age(PATIENCE);
         Self {
-            client: Client::new(server, None).unwrap().with_retry(policy),
+            client: Client::new(server, token).unwrap().with_retry(policy),
             runtime: Runtime::new().unwrap(),
         }
     }
@@ -117,46 +126,95 @@ impl InRust {
                     retry: Some(once),
                     ..NewTimer::to(text("url").unwrap(), due())
                 };
-                json(&client.set(of, key, &timer, condition).await?)
+                told(&client.set(of, key, &timer, condition).await?)
             }
             "move" => match text("by") {
                 Some(by) => {
                     let by: By = by.parse().unwrap();
-                    json(&client.move_by(of, key, by, condition).await?)
+                    told(&client.move_by(of, key, by, condition).await?)
                 }
-                None => json(&client.move_to(of, key, due(), condition).await?),
+                None => told(&client.move_to(of, key, due(), condition).await?),
             },
             "remove" => {
                 let only_pending = asked["only_pending"].as_bool().unwrap();
-                json(&client.remove(of, key, only_pending, condition).await?)
+                told(&client.remove(of, key, only_pending, condition).await?)
             }
-            "get" => json(&client.get(of, key).await?),
+            "get" => told(&client.get(of, key).await?),
             "list" => {
                 let mut timers = client.timers(of, Filter::default());
                 let mut items = Vec::new();
                 while let Some(timer) = timers.next().await? {
-                    items.push(serde_json::json!({ "key": timer.key }));
+                    items.push(json!({ "key": timer.key }));
                 }
-                serde_json::json!({ "items": items }).to_string()
+                json!({ "items": items }).to_string()
             }
-            "fire" => json(&client.fire(of, key).await?),
-            "revive" => json(&client.revive(of, key, Some(due())).await?),
+            "fire" => told(&client.fire(of, key).await?),
+            "revive" => told(&client.revive(of, key, Some(due())).await?),
             "drain" => {
                 let mode = match text("mode").unwrap() {
                     "fire" => DrainMode::Fire { until: None },
                     "hold" => DrainMode::Hold,
                     _ => DrainMode::Remove,
                 };
-                json(&client.drain(queue, mode).await?)
+                told(&client.drain(queue, mode).await?)
             }
-            "resume" => json(&client.resume(queue).await?),
+            "resume" => told(&client.resume(queue).await?),
+            "create_token" => {
+                let scopes = asked["scopes"].as_array().unwrap().iter();
+                let scopes: Vec<&str> = scopes.map(|scope| scope.as_str().unwrap()).collect();
+                let token = NewToken::new(text("name").unwrap(), &scopes);
+                made(&client.create_token(&token).await?)
+            }
+            "tokens" => told(&client.tokens().await?),
+            "token" => told(&client.token(text("id").unwrap()).await?),
+            "rotate_token" => {
+                let overlap = text("overlap").map(|overlap| read_duration(overlap).unwrap());
+                made(&client.rotate_token(text("id").unwrap(), overlap).await?)
+            }
+            "revoke_token" => {
+                let revision = asked["if"]["revision"].as_u64();
+                told(&client.revoke_token(text("id").unwrap(), revision).await?)
+            }
+            "audit" => {
+                let wanted = &asked["filter"];
+                let of = |name: &str| wanted[name].as_str().map(str::to_owned);
+                let filter = AuditFilter {
+                    who: of("who"),
+                    operation: of("operation"),
+                    oldest_first: wanted["order"] == "oldest",
+                    ..AuditFilter::default()
+                };
+                let limit = wanted["limit"]
+                    .as_u64()
+                    .map_or(1_000, |limit| limit.try_into().unwrap());
+                let (mut entries, mut after) = (Vec::new(), None);
+                loop {
+                    let page = client.audit(&filter, limit, after.as_deref()).await?.value;
+                    let read = page
+                        .items
+                        .iter()
+                        .map(|item| serde_json::from_str(item.get()).unwrap());
+                    entries.extend(read.collect::<Vec<Value>>());
+                    after = page.next;
+                    if after.is_none() {
+                        break json!({ "entries": entries }).to_string();
+                    }
+                }
+            }
             other => panic!("there is no {other}"),
         })
     }
 }
 
-fn json<T>(answer: &Answer<T>) -> String {
+fn told<T>(answer: &Answer<T>) -> String {
     answer.json()
+}
+
+/// What the API tells of a token that was made, as far as the sentences ask.
+fn made(token: &TokenMade) -> String {
+    let TokenMade { shown, .. } = token;
+    let made = json!({"id": shown.id, "revision": shown.revision, "scopes": shown.scopes, "token": token.token()});
+    made.to_string()
 }
 
 impl Speaker for InRust {
@@ -183,7 +241,7 @@ struct Piped {
 
 impl Piped {
     fn start(name: &'static str, mut command: Command, server: &str) -> Self {
-        command.arg(server).env_remove("COUNTWHEEL_TOKEN");
+        command.arg(server);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
             .spawn()
