@@ -3,6 +3,7 @@
 mod audit;
 pub mod batch;
 mod cluster;
+mod connector;
 mod runs;
 mod stats;
 mod tokens;
@@ -25,9 +26,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use hyper::http::request::Builder;
 use hyper::{Method, Request, Response, Uri};
-use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client as HttpClient;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rustls::ClientConfig;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -41,6 +40,8 @@ pub use self::cluster::{
     ClusterShards, MoveProgress, MoveTarget, NodeCounts, NodeMarked, PlannedMove, Rebalanced,
     ShardCounts, ShardMoved,
 };
+use self::connector::Connector;
+pub use self::connector::SocketFault;
 pub use self::runs::{Backfilled, BackfilledRun, SimulatedThere, TimerRun, TimerRuns};
 pub use self::stats::{DueFigures, DueSpan, Figures, OverdueFigure, TimerFigures};
 pub use self::tokens::{NewToken, TokenMade, TokenRevoked, TokenShown, Tokens};
@@ -59,17 +60,11 @@ const FOREIGN_MAX_BYTES: usize = 100;
 /// The body of a request.
 type Sent = BoxBody<Bytes, std::io::Error>;
 
+/// The URL of a server at a socket, as its requests have it. Nothing looks up its host.
+const AT_SOCKET: &str = "http://localhost";
+
 /// What makes connections, and keeps them.
-fn connecting(tls: ClientConfig) -> HttpClient<HttpsConnector<HttpConnector>, Sent> {
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
-    connector.enforce_http(false);
-    connector.set_connect_timeout(Some(Duration::from_secs(5)));
-    let connector = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(connector);
+fn connecting(connector: Connector) -> HttpClient<Connector, Sent> {
     HttpClient::builder(TokioExecutor::new()).build(connector)
 }
 
@@ -103,8 +98,9 @@ pub fn idempotency_key() -> String {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    http: HttpClient<HttpsConnector<HttpConnector>, Sent>,
+    http: HttpClient<Connector, Sent>,
     server: String,
+    is_at_socket: bool,
     authorization: Option<HeaderValue>,
     timeout: Duration,
     retry: Option<RetryPolicy>,
@@ -116,37 +112,38 @@ impl Client {
 
     /// A client of the server at this URL. Connects when first used.
     ///
+    /// The URL is of `http` or `https`, or it is `unix:` and the absolute path of a socket at which the server listens
+    /// without TLS.
+    ///
+    /// ```
+    /// use countwheel_client::{Client, ClientError};
+    ///
+    /// let client = Client::new("unix:/run/countwheel.sock", None)?;
+    /// assert_eq!(client.server(), "unix:/run/countwheel.sock");
+    /// let error = Client::new("unix:countwheel.sock", None).unwrap_err();
+    /// assert!(matches!(error, ClientError::Socket { .. }));
+    /// # Ok::<(), ClientError>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`ClientError::Address`] or [`ClientError::Token`] if one of them cannot be used.
+    /// [`ClientError::Address`], [`ClientError::Socket`] or [`ClientError::Token`] if one of them cannot be used.
     pub fn new(server: &str, token: Option<&str>) -> Result<Self, ClientError> {
-        let address = || ClientError::Address {
-            text: server.to_owned(),
-        };
-        let uri: Uri = server.parse().map_err(|_| address())?;
-        let web = matches!(uri.scheme_str(), Some("http" | "https"));
-        // The client adds it itself: with both, each path is one that there is not.
-        let has_version = uri.path().trim_end_matches('/').ends_with("/v1");
-        if !web || has_version || uri.query().is_some() || uri.host().is_none_or(str::is_empty) {
-            return Err(address());
-        }
         let authorization = token.map(|token| {
             let mut value =
                 HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| ClientError::Token)?;
             value.set_sensitive(true);
             Ok(value)
         });
-        // To read the authorities of the system takes longer than most requests.
-        let is_tls = server
-            .get(..6)
-            .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
-        let tls = if is_tls {
-            roots::with_system()
-        } else {
-            roots::public()
+        let socket = connector::socket_of(server)?;
+        let is_at_socket = socket.is_some();
+        let (connector, server) = match socket {
+            Some(path) => (Connector::Socket(path.into()), server),
+            None => (web(server)?, server.trim_end_matches('/')),
         };
         Ok(Self {
-            http: connecting(tls),
-            server: server.trim_end_matches('/').to_owned(),
+            http: connecting(connector),
+            server: server.to_owned(),
+            is_at_socket,
             authorization: authorization.transpose()?,
             timeout: Self::TIMEOUT,
             retry: None,
@@ -166,7 +163,9 @@ impl Client {
     /// ```
     #[must_use]
     pub fn with_tls(mut self, tls: ClientConfig) -> Self {
-        self.http = connecting(tls);
+        if !self.is_at_socket {
+            self.http = connecting(Connector::web(tls));
+        }
         self
     }
 
@@ -212,6 +211,16 @@ impl Client {
     #[must_use]
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The URL of a path, as a request has it.
+    fn url(&self, path: &str) -> String {
+        let base = if self.is_at_socket {
+            AT_SOCKET
+        } else {
+            &self.server
+        };
+        format!("{base}{path}")
     }
 
     /// Sets a timer.
@@ -890,9 +899,7 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str, precondition: Precondition) -> Builder {
-        let mut request = Request::builder()
-            .method(method)
-            .uri(format!("{}{path}", self.server));
+        let mut request = Request::builder().method(method).uri(self.url(path));
         if let Some(value) = &self.authorization {
             request = request.header(AUTHORIZATION, value);
         }
@@ -2095,6 +2102,14 @@ pub enum ClientError {
         /// What was given.
         text: String,
     },
+    /// The path of a `unix:/path` URL cannot be that of a socket. Nothing was sent.
+    #[error("{text:?} names no socket: {fault}")]
+    Socket {
+        /// What was given.
+        text: String,
+        /// What is wrong with the path.
+        fault: SocketFault,
+    },
     /// The token cannot be sent in a header. Nothing was sent.
     #[error("the token has characters that a header cannot carry")]
     Token,
@@ -2195,6 +2210,7 @@ impl ClientError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Address { .. } => "address",
+            Self::Socket { .. } => "socket",
             Self::Token => "token",
             Self::File { .. } => "file",
             Self::Policy(_) => "policy",
@@ -2312,6 +2328,27 @@ fn suggestion(text: &str) -> String {
     } else {
         String::new()
     }
+}
+
+/// What connects to the server at this URL of `http` or `https`.
+fn web(server: &str) -> Result<Connector, ClientError> {
+    let address = || ClientError::Address {
+        text: server.to_owned(),
+    };
+    let uri: Uri = server.parse().map_err(|_| address())?;
+    let is_web = matches!(uri.scheme_str(), Some("http" | "https"));
+    // The client adds it itself: with both, each path is one that there is not.
+    let has_version = uri.path().trim_end_matches('/').ends_with("/v1");
+    if !is_web || has_version || uri.query().is_some() || uri.host().is_none_or(str::is_empty) {
+        return Err(address());
+    }
+    // To read the authorities of the system takes longer than most requests.
+    let tls = if uri.scheme_str() == Some("https") {
+        roots::with_system()
+    } else {
+        roots::public()
+    };
+    Ok(Connector::web(tls))
 }
 
 /// The path of an endpoint.

@@ -3,6 +3,8 @@
 //! | to | is |
 //! |---|---|
 //! | set, move, remove, get, fire, revive, resend, drain, purge, ask for jobs | a [`Client`] |
+//! | ask a server at a socket of the file system | [`Client::new`] with a URL such as `unix:/run/countwheel.sock` |
+//! | make, rotate and revoke tokens, read the audit log | [`Client::create_token`], [`Client::audit`] |
 //! | have failed requests made again | [`Client::with_retry`] |
 //! | go through all timers of a queue | [`Client::timers`], a stream |
 //! | send many operations at once | [`Client::batch`](Client::batch), [`batch::Pipe`] |

@@ -3,17 +3,18 @@
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
 use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use countwheel_client::events::{Event, EventFilter};
 use countwheel_client::worker::{Failure, Job, Worker};
-use countwheel_client::{Client, ClientError, Filter, NewTimer};
+use countwheel_client::{Client, ClientError, Filter, NewTimer, SocketFault, roots};
 use countwheel_durable::{Due, Precondition, RetryPolicy};
 use parking_lot::Mutex;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
 
 /// What a stub does with a request.
 #[derive(Clone, Debug)]
@@ -69,7 +70,49 @@ async fn stub(does: Vec<Does>) -> (String, Heard) {
     (url, heard)
 }
 
-async fn serve(mut peer: TcpStream, does: Arc<Mutex<VecDeque<Does>>>, heard: Heard) {
+/// A directory of its own for a test.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let path =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// The path of a file in it, and the URL of a server at a socket of that path.
+    fn socket(&self, name: &str) -> (PathBuf, String) {
+        let path = self.0.join(name);
+        let url = format!("unix:{}", path.display());
+        (path, url)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap_or_default();
+    }
+}
+
+/// The same as [`stub`] at a socket of the file system.
+fn stub_at(path: &Path, does: Vec<Does>) -> Heard {
+    let listener = UnixListener::bind(path).unwrap();
+    let (heard, does) = (Heard::default(), Arc::new(Mutex::new(VecDeque::from(does))));
+    let hears = heard.clone();
+    tokio::spawn(async move {
+        while let Ok((peer, _)) = listener.accept().await {
+            tokio::spawn(serve(peer, Arc::clone(&does), hears.clone()));
+        }
+    });
+    heard
+}
+
+async fn serve(
+    mut peer: impl AsyncRead + AsyncWrite + Unpin,
+    does: Arc<Mutex<VecDeque<Does>>>,
+    heard: Heard,
+) {
     let (mut request, mut chunk) = (Vec::new(), [0; 4_096]);
     loop {
         let text = String::from_utf8_lossy(&request).into_owned();
@@ -273,6 +316,113 @@ async fn pages_follow_one_another() {
             "GET /v1/queues/q/timers?limit=2&after=two HTTP/1.1",
         ]
     );
+}
+
+#[tokio::test]
+async fn a_server_at_a_socket_is_asked_as_any_other() {
+    let directory = Directory::new("asked");
+    let (path, url) = directory.socket("api.sock");
+    let event = "id: 1-0.1.1\nevent: set\ndata: {\"kind\":\"set\"}\n\n";
+    let heard = stub_at(
+        &path,
+        vec![
+            json(201, "", SET),
+            Does::Says(String::new()),
+            json(201, "", SET),
+            Does::Holds(format!("{STREAM}{event}")),
+        ],
+    );
+    // What TLS trusts is of no account at a socket.
+    let client = retrying(&url, 3).with_tls(roots::public());
+    assert_eq!(client.server(), url);
+    for is_repeated in [false, true] {
+        let (timer, none) = (timer(), Precondition::None);
+        let set = client.set("orders", "a", &timer, none).await.unwrap();
+        assert_eq!(set.is_repeated(), is_repeated);
+    }
+    let mut events = client.events(&EventFilter::default());
+    assert!(events.next().await.is_ok());
+    for request in heard.all() {
+        let lines = request.to_ascii_lowercase();
+        assert!(lines.contains("\r\nhost: localhost\r\n"), "{request}");
+        assert!(
+            lines.contains("\r\nauthorization: bearer t\r\n"),
+            "{request}"
+        );
+    }
+    let asked = heard.all();
+    let paths: Vec<&str> = asked.iter().map(|it| it.lines().next().unwrap()).collect();
+    let put = "PUT /v1/queues/orders/timers/a HTTP/1.1";
+    assert_eq!(paths, [put, put, put, "GET /v1/events HTTP/1.1"]);
+}
+
+#[tokio::test]
+async fn a_socket_without_a_server_is_unreachable_until_there_is_one() {
+    let directory = Directory::new("unreachable");
+    let (path, url) = directory.socket("api.sock");
+    let asked = async || client(&url).get("orders", "a").await.unwrap_err();
+    let missing = asked().await;
+    assert_eq!(
+        (missing.kind(), missing.is_unknown()),
+        ("unreachable", false)
+    );
+    let told = missing.to_string();
+    assert!(
+        told.starts_with(&format!("no server at {url}: No such file")),
+        "{told}"
+    );
+    std::fs::write(&path, "no socket").unwrap();
+    assert_eq!(asked().await.kind(), "unreachable");
+    std::fs::remove_file(&path).unwrap();
+    // Nobody listens on a socket whose process has ended.
+    drop(UnixListener::bind(&path).unwrap());
+    let told = asked().await.to_string();
+    assert!(told.contains("refused"), "{told}");
+    std::fs::remove_file(&path).unwrap();
+    let _heard = stub_at(
+        &path,
+        vec![
+            problem(404, "not_found"),
+            Does::Says("SSH-2.0-x\r\n".to_owned()),
+        ],
+    );
+    assert_eq!(asked().await.kind(), "refused");
+    assert_eq!(asked().await.kind(), "broken");
+}
+
+#[test]
+fn a_path_that_is_none_of_a_socket_is_refused_before_anything_is_sent() {
+    let long = format!("unix:/{}", "p".repeat(200));
+    for (url, expected) in [
+        ("unix:api.sock", SocketFault::Relative),
+        ("unix:", SocketFault::Relative),
+        ("unix:/run/", SocketFault::Directory),
+        ("unix:/run/a\0b", SocketFault::Nul),
+        (&long, SocketFault::TooLong { bytes: 201 }),
+    ] {
+        let error = Client::new(url, Some("t")).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.is_unknown()),
+            ("socket", false),
+            "{error}"
+        );
+        assert!(
+            matches!(error, ClientError::Socket { fault, .. } if fault == expected),
+            "{error}"
+        );
+    }
+    for url in [
+        "https+unix:/run/x.sock",
+        "http+unix:/run/x.sock",
+        "UNIX:/run/x.sock",
+        "/run/x.sock",
+    ] {
+        assert_eq!(
+            Client::new(url, None).unwrap_err().kind(),
+            "address",
+            "{url}"
+        );
+    }
 }
 
 const STREAM: &str =

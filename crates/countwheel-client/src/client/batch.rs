@@ -104,7 +104,7 @@ impl Client {
     ) -> Result<Request<super::Sent>, ClientError> {
         let mut request = Request::builder()
             .method(Method::POST)
-            .uri(format!("{}{path}", self.server))
+            .uri(self.url(path))
             .header(CONTENT_TYPE, "application/x-ndjson");
         if let Some(value) = &self.authorization {
             request = request.header(AUTHORIZATION, value);

@@ -8,7 +8,7 @@ use crate::client::{Client, ClientError, roots};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Service {
-    /// The server's URL
+    /// The server's URL, or unix:/path of a socket at which it listens without TLS
     #[arg(
         long,
         value_name = "URL",

@@ -389,9 +389,10 @@ impl Failure {
 
 fn exit_of(error: &ClientError) -> Exit {
     match error {
-        ClientError::Address { .. } | ClientError::Token | ClientError::File { .. } => {
-            Exit::NotFound
-        }
+        ClientError::Address { .. }
+        | ClientError::Socket { .. }
+        | ClientError::Token
+        | ClientError::File { .. } => Exit::NotFound,
         ClientError::Refused(problem) => match problem.status {
             404 => Exit::NotFound,
             500.. => Exit::Unreachable,

@@ -78,6 +78,68 @@ fn a_socket_is_made_replaced_if_stale_and_removed() {
 }
 
 #[test]
+fn the_commands_ask_a_service_at_its_socket() {
+    let directory = Directory::new();
+    let socket = directory.0.join("api.sock");
+    let server = Server::spawn(serve(&directory, "data", &socket, &[]));
+    let url = format!("unix:{}", socket.display());
+    let run = |url: &str, arguments: &[&str]| {
+        let output = program()
+            .args(arguments)
+            .env("COUNTWHEEL_SERVER", url)
+            .output();
+        let output = output.unwrap();
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let told = text(&output.stdout) + &text(&output.stderr);
+        (output.status.code(), told)
+    };
+    let set = ["set", "a", "--in=1h", "--post=http://example.com/"];
+    assert_eq!(run(&url, &set).0, Some(0));
+    let operations = directory.0.join("operations");
+    let operation = r#"{"op": "set", "queue": "default", "key": "b", "in": "1h", "target": {"url": "http://example.com/"}}"#;
+    fs::write(&operations, operation).unwrap();
+    assert_eq!(
+        run(&url, &["batch", operations.to_str().unwrap()]).0,
+        Some(0)
+    );
+    for (arguments, says) in [
+        (&["get", "a"][..], "pending"),
+        (&["list"], "b"),
+        (&["queues"], "default"),
+        (&["stats"], "2"),
+        (&["token", "list"], "SCOPES"),
+        (&["audit"], "OPERATION"),
+    ] {
+        let (code, told) = run(&url, arguments);
+        assert_eq!(code, Some(0), "{arguments:?}: {told}");
+        assert!(told.contains(says), "{arguments:?}: {told}");
+    }
+    // The option is another way to say it.
+    let option = format!("--server={url}");
+    assert_eq!(run("http://127.0.0.1:1", &["get", "a", &option]).0, Some(0));
+    let (code, told) = run(&url, &["get", "nobody"]);
+    assert_eq!(code, Some(2), "{told}");
+
+    assert!(server.stop().success());
+    let (code, told) = run(&url, &["get", "a"]);
+    assert_eq!(code, Some(3), "{told}");
+    assert!(
+        told.starts_with(&format!("countwheel: no server at {url}: ")),
+        "{told}"
+    );
+    let long = format!("unix:/{}", "p".repeat(109));
+    for (url, says) in [
+        ("unix:api.sock", "does not begin with /"),
+        ("unix:/run/", "ends with /"),
+        (&long, "has 110 bytes"),
+    ] {
+        let (code, told) = run(url, &["get", "a"]);
+        assert_eq!(code, Some(2), "{told}");
+        assert!(told.contains(says), "{told}");
+    }
+}
+
+#[test]
 fn a_file_that_is_no_socket_is_left_alone() {
     let directory = Directory::new();
     let socket = directory.0.join("api.sock");
