@@ -10,6 +10,7 @@ mod tokens;
 mod tries;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,10 +47,10 @@ pub use self::runs::{Backfilled, BackfilledRun, SimulatedThere, TimerRun, TimerR
 pub use self::stats::{DueFigures, DueSpan, Figures, OverdueFigure, TimerFigures};
 pub use self::tokens::{NewToken, TokenMade, TokenRevoked, TokenShown, Tokens};
 use self::tries::{IDEMPOTENCY_KEY, Repeatable, Tries};
-use crate::roots;
 use crate::time::{format_duration, format_time, parse_time};
 use crate::words::{self, LEASED, escape};
 pub use crate::words::{one_line, timer_path};
+use crate::{roots, shown};
 
 /// The longest answer that is read: a page of a thousand timers fits many times.
 const ANSWER_MAX_BYTES: usize = 160 << 20;
@@ -96,7 +97,7 @@ pub fn idempotency_key() -> String {
 /// assert!(error.to_string().ends_with("did you mean http://127.0.0.1:7070?"));
 /// # Ok::<(), ClientError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Client {
     http: HttpClient<Connector, Sent>,
     server: String,
@@ -104,6 +105,21 @@ pub struct Client {
     authorization: Option<HeaderValue>,
     timeout: Duration,
     retry: Option<RetryPolicy>,
+}
+
+/// Without what is secret.
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("server", &shown::Url(&self.server))
+            .field(
+                "authorization",
+                &self.authorization.as_ref().map(|_| shown::Token("")),
+            )
+            .field("timeout", &self.timeout)
+            .field("retry", &self.retry)
+            .finish()
+    }
 }
 
 impl Client {
@@ -1054,7 +1070,7 @@ impl Client {
 }
 
 /// What a timer delivers.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum TimerBody {
     /// This value. A text, if the timer has a content type.
     Value(Value),
@@ -1064,8 +1080,30 @@ pub enum TimerBody {
     Bytes(Vec<u8>),
 }
 
+/// How long it is.
+impl fmt::Debug for TimerBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, text);
+        let bytes = match self {
+            Self::Value(value) => {
+                (kind, text) = ("Value", value.to_string());
+                text.as_bytes()
+            }
+            Self::Verbatim(json) => {
+                kind = "Verbatim";
+                json.get().as_bytes()
+            }
+            Self::Bytes(bytes) => {
+                kind = "Bytes";
+                bytes
+            }
+        };
+        f.debug_tuple(kind).field(&shown::Payload(bytes)).finish()
+    }
+}
+
 /// Where a timer is sent again, in place of its own target.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct NewTarget {
     /// `http` or `https`.
     pub url: String,
@@ -1075,6 +1113,18 @@ pub struct NewTarget {
     pub headers: BTreeMap<String, String>,
     /// The deadline of one attempt, the server's default if `None`.
     pub timeout: Option<Duration>,
+}
+
+/// Without what is secret.
+impl fmt::Debug for NewTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewTarget")
+            .field("url", &shown::Url(&self.url))
+            .field("method", &self.method)
+            .field("headers", &shown::Headers(&self.headers))
+            .field("timeout", &self.timeout)
+            .finish()
+    }
 }
 
 impl NewTarget {
@@ -1103,7 +1153,7 @@ fn target_json(
 }
 
 /// What a set asks for.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct NewTimer {
     /// When it is due; with a recurrence, before which its first run is not. Does not count where
     /// the schedule has an anchor.
@@ -1128,6 +1178,31 @@ pub struct NewTimer {
     pub retry: Option<RetryPolicy>,
     /// Its tags, by which lists and jobs find it.
     pub tags: Vec<String>,
+}
+
+/// Without what is secret.
+impl fmt::Debug for NewTimer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewTimer")
+            .field("due", &self.due)
+            .field("options", &self.options)
+            .field("url", &shown::Url(&self.url))
+            .field(
+                "endpoint",
+                &self
+                    .endpoint
+                    .as_ref()
+                    .map(|(name, path)| (name, shown::Url(path))),
+            )
+            .field("method", &self.method)
+            .field("headers", &shown::Headers(&self.headers))
+            .field("timeout", &self.timeout)
+            .field("body", &self.body)
+            .field("content_type", &self.content_type)
+            .field("retry", &self.retry)
+            .field("tags", &self.tags)
+            .finish()
+    }
 }
 
 impl NewTimer {
@@ -1225,14 +1300,23 @@ pub struct LeasesAsked {
 }
 
 /// What a worker has got, each as the server said it.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 pub struct Leases {
     /// The leases.
     pub leases: Vec<Box<RawValue>>,
 }
 
+/// Without their bodies.
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let leases = self.leases.iter();
+        let leases = leases.map(|lease| shown::Payload(lease.get().as_bytes()));
+        f.debug_list().entries(leases).finish()
+    }
+}
+
 /// Names a lease. A line of `countwheel lease` is one.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Deserialize)]
 pub struct LeaseTaken {
     /// The queue of the timer.
     pub queue: String,
@@ -1240,6 +1324,17 @@ pub struct LeaseTaken {
     pub key: String,
     /// The token of the lease.
     pub token: String,
+}
+
+/// Without what is secret.
+impl fmt::Debug for LeaseTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaseTaken")
+            .field("queue", &self.queue)
+            .field("key", &self.key)
+            .field("token", &shown::Token(&self.token))
+            .finish()
+    }
 }
 
 impl LeaseTaken {
@@ -1494,12 +1589,23 @@ impl NewJob {
 }
 
 /// What the server answered: read, and as it stands.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Answer<T> {
     /// What it says.
     pub value: T,
     json: Box<RawValue>,
     repeated: bool,
+}
+
+/// Without the answer as it stands, which may have a token.
+impl<T: fmt::Debug> fmt::Debug for Answer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer")
+            .field("value", &self.value)
+            .field("json", &shown::Payload(self.json.get().as_bytes()))
+            .field("repeated", &self.repeated)
+            .finish()
+    }
 }
 
 impl<T: DeserializeOwned> Answer<T> {
@@ -1579,7 +1685,7 @@ pub struct TimerRemoved {
 }
 
 /// A timer as the server shows it.
-#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Deserialize)]
 pub struct Timer {
     /// Its queue.
     pub queue: String,
@@ -1641,8 +1747,46 @@ pub struct Timer {
     pub dead_reason: Option<String>,
 }
 
+/// Without what is secret.
+impl fmt::Debug for Timer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Timer")
+            .field("queue", &self.queue)
+            .field("key", &self.key)
+            .field("id", &self.id)
+            .field("revision", &self.revision)
+            .field("state", &self.state)
+            .field("created", &self.created)
+            .field("due", &self.due)
+            .field("target", &self.target)
+            .field("content_type", &self.content_type)
+            .field("body_bytes", &self.body_bytes)
+            .field(
+                "body",
+                &self.body.as_ref().map(|it| shown::Payload(it.as_bytes())),
+            )
+            .field(
+                "body_base64",
+                &self
+                    .body_base64
+                    .as_ref()
+                    .map(|it| shown::Payload(it.as_bytes())),
+            )
+            .field("retry", &self.retry)
+            .field("recurring", &self.recurring)
+            .field("failures", &self.failures)
+            .field("attempt", &self.attempt)
+            .field("attempts", &self.attempts)
+            .field("next_attempts", &self.next_attempts)
+            .field("done_at", &self.done_at)
+            .field("dead_at", &self.dead_at)
+            .field("dead_reason", &self.dead_reason)
+            .finish()
+    }
+}
+
 /// An endpoint, without what is secret.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct EndpointShown {
     /// Its name.
     pub endpoint: String,
@@ -1677,6 +1821,29 @@ pub struct EndpointShown {
     /// Why nothing is delivered there, if a secret cannot be opened.
     #[serde(default)]
     pub fault: Option<String>,
+}
+
+/// Without what is secret.
+impl fmt::Debug for EndpointShown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EndpointShown")
+            .field("endpoint", &self.endpoint)
+            .field("revision", &self.revision)
+            .field("url", &shown::Url(&self.url))
+            .field("headers", &shown::Headers(&self.headers))
+            .field("timeout", &self.timeout)
+            .field("allow", &self.allow)
+            .field(
+                "egress_proxy",
+                &self.egress_proxy.as_deref().map(shown::Url),
+            )
+            .field("http", &self.http)
+            .field("secrets", &self.secrets)
+            .field("disabled", &self.disabled)
+            .field("disabled_reason", &self.disabled_reason)
+            .field("fault", &self.fault)
+            .finish()
+    }
 }
 
 /// What came of the test of an endpoint.
@@ -1767,7 +1934,7 @@ pub struct RetentionShown {
 }
 
 /// Where a timer is delivered.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct TimerTarget {
     /// The URL; empty if it is delivered to an endpoint.
     #[serde(default)]
@@ -1781,6 +1948,18 @@ pub struct TimerTarget {
     /// Sent with each delivery.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
+}
+
+/// Without what is secret.
+impl fmt::Debug for TimerTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimerTarget")
+            .field("url", &shown::Url(&self.url))
+            .field("endpoint", &self.endpoint)
+            .field("path", &self.path.as_deref().map(shown::Url))
+            .field("headers", &shown::Headers(&self.headers))
+            .finish()
+    }
 }
 
 /// One attempt.
@@ -1815,7 +1994,7 @@ pub struct TimerAttempt {
 }
 
 /// What the service kept of the answer to an attempt.
-#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 pub struct TimerAnswer {
     /// The status.
     pub status: u16,
@@ -1831,6 +2010,29 @@ pub struct TimerAnswer {
     pub truncated: bool,
     /// How long the phases took.
     pub times_us: TimerPhases,
+}
+
+/// Without what is secret.
+impl fmt::Debug for TimerAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TimerAnswer")
+            .field("status", &self.status)
+            .field(
+                "body",
+                &self.body.as_ref().map(|it| shown::Payload(it.as_bytes())),
+            )
+            .field(
+                "body_base64",
+                &self
+                    .body_base64
+                    .as_ref()
+                    .map(|it| shown::Payload(it.as_bytes())),
+            )
+            .field("body_bytes", &self.body_bytes)
+            .field("truncated", &self.truncated)
+            .field("times_us", &self.times_us)
+            .finish()
+    }
 }
 
 /// How long the phases of an attempt took, in microseconds; `None` for one that was not needed.

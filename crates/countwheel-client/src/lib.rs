@@ -22,6 +22,7 @@ pub mod pages;
 #[cfg(feature = "receiver")]
 pub mod receiver;
 pub mod roots;
+mod shown;
 pub mod signature;
 mod stream;
 pub mod time;

@@ -1,6 +1,7 @@
 //! A worker: it leases timers of queues of mode pull, has a function work on each, and settles them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::shown;
 use crate::time::{format_duration, parse_time};
 use crate::{Client, ClientError, LeaseTaken, LeaseVerb, LeasesAsked};
 
@@ -20,7 +22,7 @@ const DETAIL_MAX_BYTES: usize = 200;
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// A timer that a worker has.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Job {
     /// The queue of the timer.
@@ -47,6 +49,26 @@ pub struct Job {
     pub content_type: Option<String>,
     /// Its body.
     pub body: Vec<u8>,
+}
+
+/// Without what is secret.
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job")
+            .field("queue", &self.queue)
+            .field("key", &self.key)
+            .field("id", &self.id)
+            .field("token", &shown::Token(&self.token))
+            .field("attempt", &self.attempt)
+            .field("due", &self.due)
+            .field("late", &self.late)
+            .field("held", &self.held)
+            .field("run", &self.run)
+            .field("headers", &shown::Headers(&self.headers))
+            .field("content_type", &self.content_type)
+            .field("body", &shown::Payload(&self.body))
+            .finish()
+    }
 }
 
 /// A lease as the server says it.
