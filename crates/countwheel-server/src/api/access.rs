@@ -14,7 +14,6 @@ use super::problem::{Code, Problem};
 use super::{App, Token};
 use crate::callers::{Caller, Peer};
 use crate::dashboard::login::Viewer;
-use crate::dashboard::session;
 use crate::resources::Resources;
 use crate::resources::token::{Scope, Shown, StoredToken, TokenId};
 
@@ -24,6 +23,9 @@ pub(crate) const WRONG_MAX: u32 = 20;
 pub(crate) const WRONG_FOR: Duration = Duration::from_secs(60);
 /// How many addresses are told apart. Those of others are counted together.
 const ADDRESSES_MAX: usize = 4_096;
+
+/// Where a form of the pages revives a timer.
+pub(crate) const REVIVE: &str = "/timer/revive";
 
 /// The scope that a request wants, by its method and its path; `None` for what is open to everyone.
 ///
@@ -36,7 +38,7 @@ pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
     if path == "/metrics" {
         return Some(Scope::Metrics);
     }
-    if path == "/timer/revive" {
+    if path == REVIVE {
         return Some(Scope::Write);
     }
     if is_page(path) {
@@ -305,12 +307,18 @@ pub(super) fn admit(
 ) -> Result<Identity, Problem> {
     let known = known(app);
     let is_of_pages = request.uri().path() == "/logout" || wanted.is_some() && !is_of_api(request);
-    let session = session::shown(request.headers()).filter(|_| is_of_pages);
-    let session = session.map(str::to_owned);
-    let admitted = look(app, &known, request, session.as_deref(), wanted)?;
+    let has_shown = request.headers().contains_key(header::AUTHORIZATION);
+    let (session, begun_by) = match is_of_pages && !has_shown {
+        true => {
+            let (headers, now) = (request.headers(), app.clock.timestamp());
+            let shown = app.sessions.shown(headers, &app.access, &known, now);
+            shown.unzip()
+        }
+        false => (None, None),
+    };
+    let admitted = look(app, &known, request, begun_by, wanted)?;
     if is_of_pages {
-        let by_session = !request.headers().contains_key(header::AUTHORIZATION);
-        let session = session.filter(|_| by_session && !matches!(admitted, Identity::Anyone));
+        let session: Option<String> = session.filter(|_| !matches!(admitted, Identity::Anyone));
         let viewer = Viewer::of(app, &admitted, session.as_deref());
         request.extensions_mut().insert(viewer);
     }
@@ -327,17 +335,14 @@ fn look(
     app: &App,
     known: &Resources,
     request: &Request<Body>,
-    session: Option<&str>,
+    by_session: Option<Identity>,
     wanted: Option<Scope>,
 ) -> Result<Identity, Problem> {
     if !app.access.is_needed(known) {
         return Ok(Identity::Anyone);
     }
-    let now = app.clock.timestamp();
     let has_shown = request.headers().contains_key(header::AUTHORIZATION);
-    let session = session.filter(|_| !has_shown);
-    let session = session.and_then(|it| app.sessions.read(it, &app.access, known, now));
-    let identity = session.or_else(|| identity(app, known, request));
+    let identity = by_session.or_else(|| identity(app, known, request));
     let is_wrong = identity.is_none() && has_shown;
     let refusal = is_wrong.then(|| wrong(app, request));
     let wanted = wanted.filter(|&it| it != Scope::Metrics || !app.access.open_metrics);

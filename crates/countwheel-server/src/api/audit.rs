@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Method, Request, StatusCode, Uri, header};
+use axum::http::{Method, Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_durable::store::Cursor;
 use countwheel_durable::{
@@ -20,7 +20,7 @@ use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::access::Identity;
+use super::access::{self, Identity};
 use super::described::operations;
 use super::problem::Problem;
 use super::reading::Pages;
@@ -28,7 +28,7 @@ use super::request::Query;
 use super::timers::{cursor, read_cursor};
 use super::{App, answer};
 use crate::callers::{Caller, Peer};
-use crate::dashboard::session;
+use crate::dashboard::login::Viewer;
 use crate::time::{format_time, parse_time};
 
 /// How long an entry is kept, unless said otherwise.
@@ -206,9 +206,6 @@ impl Asking {
             return None;
         }
         let extensions = request.extensions();
-        let headers = request.headers();
-        let is_of_api = request.uri().path().starts_with("/v1/");
-        let has_token = headers.contains_key(header::AUTHORIZATION);
         Some(Arc::new(Self {
             identity: extensions.get::<Identity>()?.clone(),
             caller: extensions.get::<Caller>().copied(),
@@ -216,7 +213,7 @@ impl Asking {
             method: request.method().clone(),
             uri: request.uri().clone(),
             id: id.to_owned(),
-            is_of_session: !is_of_api && !has_token && session::shown(headers).is_some(),
+            is_of_session: extensions.get::<Viewer>().is_some_and(Viewer::has_session),
         }))
     }
 
@@ -236,7 +233,7 @@ impl Asking {
     /// What the table of operations calls it.
     fn operation(&self) -> Option<&'static str> {
         let path = self.uri.path();
-        if path == "/timer/revive" {
+        if path == access::REVIVE {
             return Some(operations::REVIVE.id);
         }
         let of_method = operations::ALL

@@ -805,7 +805,9 @@ async fn around(
     let asks = tracing::enabled!(tracing::Level::DEBUG)
         .then(|| request.extensions().get::<Identity>().cloned());
     let mut response = match refusal {
-        Some(problem) if access::is_page(uri.path()) => dashboard::turn_away(&request, problem),
+        Some(problem) if access::is_page(uri.path()) || uri.path() == access::REVIVE => {
+            dashboard::turn_away(&uri, request.headers(), problem)
+        }
         Some(problem) => problem.into_response(),
         // Only OPTIONS asks for it: the whole service, and no path.
         None if uri.path() == "*" => options(Some(HeaderValue::from_static(ALL_METHODS))),

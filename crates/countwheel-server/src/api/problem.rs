@@ -373,6 +373,14 @@ impl Problem {
         Self::new(Code::Malformed, detail)
     }
 
+    /// When to ask again, as `Retry-After` says it.
+    pub(crate) fn retry_after(&self) -> Option<HeaderValue> {
+        match self.retry_in {
+            Some(seconds) => Some(HeaderValue::from(seconds)),
+            None => self.code.retry_after().map(HeaderValue::from_static),
+        }
+    }
+
     /// The code, for programs.
     pub(crate) fn code(&self) -> &'static str {
         self.code.parts().0
@@ -450,10 +458,8 @@ impl IntoResponse for Problem {
             header::CONTENT_TYPE,
             HeaderValue::from_static("application/problem+json"),
         );
-        if let Some(seconds) = self.retry_in {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-        } else if let Some(seconds) = self.code.retry_after() {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static(seconds));
+        if let Some(seconds) = self.retry_after() {
+            headers.insert(header::RETRY_AFTER, seconds);
         }
         if self.code == Code::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -18,7 +18,7 @@ use countwheel_time::Timestamp;
 
 use super::login::Viewer;
 use super::text::{When, count, encoded, queue_link, size, timer_link, timer_query};
-use super::{Frame, answer, last_answer, refuse, timer_of};
+use super::{Frame, answer, last_answer, timer_of, turn_away};
 use crate::api::App;
 use crate::api::problem::{Code, Problem};
 use crate::api::request::Query;
@@ -284,7 +284,7 @@ pub(super) async fn revive(
         Ok(()) => try_revive(&app, &uri).await,
         Err(problem) => Err(problem),
     };
-    revived.unwrap_or_else(|problem| refuse(&headers, problem))
+    revived.unwrap_or_else(|problem| turn_away(&uri, &headers, problem))
 }
 
 async fn try_revive(app: &App, uri: &Uri) -> Result<Response, Problem> {

@@ -7,7 +7,7 @@ use askama::Template;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use super::session::cookie;
@@ -38,6 +38,11 @@ pub(crate) struct Viewer {
 }
 
 impl Viewer {
+    /// Whether it is by a session that counts, and not by a token or a certificate.
+    pub(crate) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
     pub(crate) fn of(app: &App, asks: &Identity, session: Option<&str>) -> Self {
         Self {
             may_change: asks.has(Scope::Write),
@@ -126,10 +131,15 @@ fn go_to(place: &str) -> Response {
     (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response()
 }
 
-/// Where a browser without a session gets one.
+/// Where a browser without a session gets one. Behind the login of who has sent a form is the page that the form is about:
+/// nothing is changed by a login.
 pub(crate) fn lead_here(uri: &Uri) -> Response {
     let page = uri.path_and_query().map_or("/", |it| it.as_str());
-    let page = percent_encoding::utf8_percent_encode(page, percent_encoding::NON_ALPHANUMERIC);
+    let page = match page.strip_prefix(access::REVIVE) {
+        Some(query) => format!("/timer{query}"),
+        None => page.to_owned(),
+    };
+    let page = percent_encoding::utf8_percent_encode(&page, percent_encoding::NON_ALPHANUMERIC);
     go_to(&format!("/login?to={page}"))
 }
 
@@ -177,7 +187,11 @@ pub(super) async fn begin(State(app): State<Arc<App>>, mut request: Request<Body
                 StatusCode::UNAUTHORIZED => "There is no such token.".to_owned(),
                 _ => format!("{detail}."),
             };
-            return page(status, to, Some(detail));
+            let mut response = page(status, to, Some(detail));
+            if let Some(seconds) = problem.retry_after() {
+                response.headers_mut().insert(header::RETRY_AFTER, seconds);
+            }
+            return response;
         }
     };
     if !asks.has(Scope::Read) {
@@ -185,7 +199,7 @@ pub(super) async fn begin(State(app): State<Arc<App>>, mut request: Request<Body
         return page(StatusCode::FORBIDDEN, to, Some(wrong));
     }
     let Some(session) = app.sessions.begin(&app.access, &asks, now) else {
-        return go_to(to);
+        return refuse(&headers, Problem::new(Code::Internal, "no session begins"));
     };
     let peer = request.extensions().get::<Peer>();
     tracing::info!(
@@ -236,11 +250,6 @@ pub(super) async fn end(
     keep(go_to("/login"), None, &headers, request.extensions().get())
 }
 
-/// Whether a page is asked for, and not changed.
-pub(crate) fn is_look(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,5 +273,8 @@ mod tests {
         let led = lead_here(&"/timer?queue=q&key=%2F".parse().unwrap());
         let place = led.headers()[header::LOCATION].to_str().unwrap();
         assert_eq!(place, "/login?to=%2Ftimer%3Fqueue%3Dq%26key%3D%252F");
+        let led = lead_here(&"/timer/revive?queue=q&key=k".parse().unwrap());
+        let place = led.headers()[header::LOCATION].to_str().unwrap();
+        assert_eq!(place, "/login?to=%2Ftimer%3Fqueue%3Dq%26key%3Dk");
     }
 }

@@ -18,8 +18,7 @@ use std::sync::Arc;
 
 use askama::Template;
 use axum::Router;
-use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use countwheel_durable::{Record, TimerName};
@@ -28,9 +27,9 @@ use countwheel_time::Timestamp;
 use self::login::Viewer;
 use self::text::When;
 use crate::VERSION;
-use crate::api::App;
 use crate::api::problem::{Code, Problem};
 use crate::api::request::Query;
+use crate::api::{App, access};
 
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("live.js");
@@ -48,7 +47,7 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/dead", get(dead::show))
         .route("/queue", get(queue::show))
         .route("/timer", get(timer::show))
-        .route("/timer/revive", post(dead::revive))
+        .route(access::REVIVE, post(dead::revive))
         .route("/login", get(login::show).post(login::begin))
         .route("/logout", post(login::end))
         .route("/page/style.css", asset("text/css; charset=utf-8", STYLE))
@@ -159,12 +158,12 @@ fn refuse(headers: &HeaderMap, problem: Problem) -> Response {
 }
 
 /// What somebody gets who may not see a page: a browser that has shown no token may show one.
-pub(crate) fn turn_away(request: &Request<Body>, problem: Problem) -> Response {
+pub(crate) fn turn_away(uri: &Uri, headers: &HeaderMap, problem: Problem) -> Response {
     let is_unknown = problem.parts().0 == StatusCode::UNAUTHORIZED;
-    if is_unknown && login::is_look(request.method()) && wants_html(request.headers()) {
-        return login::lead_here(request.uri());
+    if is_unknown && wants_html(headers) {
+        return login::lead_here(uri);
     }
-    refuse(request.headers(), problem)
+    refuse(headers, problem)
 }
 
 /// The parameter of that name, which has to be there.

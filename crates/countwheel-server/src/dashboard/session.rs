@@ -1,8 +1,9 @@
 //! Sessions of people who look at the pages: a cookie says which token was shown, and until when that counts.
 //!
-//! The cookie is `<who>.<until>.<mac>`, and stored nowhere. The MAC (HMAC-SHA-256) covers the hash of the token too, so a token that is
-//! rotated or revoked ends its sessions. Its key comes from the first key of the operator, which all nodes have; without one it
-//! is drawn, and a session ends with the process.
+//! The cookie is `<who>.<until>.<nonce>.<mac>`, and stored nowhere. The nonce is drawn at each login, so no two logins are one
+//! session. The MAC (HMAC-SHA-256) covers the hash of the token too, so a token that is rotated or revoked ends its sessions. Its
+//! key comes from the first key of the operator, which all nodes have; without one it is drawn, and a session ends with the
+//! process. A cookie without a nonce, as versions before had it, is no session.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,6 +24,10 @@ pub(crate) const SESSION_SECONDS: u64 = 12 * 3_600;
 const ENDED_MAX: usize = 256;
 /// How far a clock may be set back before sessions from before do not count.
 const SET_BACK_SECONDS: u64 = 60;
+/// How many random bytes a session has.
+const NONCE_BYTES: usize = 16;
+/// How many cookies of the name of ours are tried. A browser sends one of each path and domain, the longest path first.
+const TRIED_MAX: usize = 4;
 /// The name of the cookie.
 const COOKIE: &str = "countwheel_session";
 /// Who has shown the token that was given to the program.
@@ -73,8 +78,25 @@ impl Sessions {
         hmac::sign(&self.key, format!("{what}\0{text}").as_bytes())
     }
 
-    /// The value of the cookie for who has shown a token.
+    /// The value of the cookie for who has shown a token, another one at each call. `None` for who has shown none, and where
+    /// the system gives no randomness.
     pub(crate) fn begin(&self, access: &Access, asks: &Identity, now: Timestamp) -> Option<String> {
+        let mut nonce = [0; NONCE_BYTES];
+        let drawn = getrandom::fill(&mut nonce);
+        drawn
+            .inspect_err(|error| tracing::error!(%error, "a session has no randomness"))
+            .ok()?;
+        self.begin_with(&hex(&nonce), access, asks, now)
+    }
+
+    /// The same with a nonce that somebody else has drawn.
+    pub(crate) fn begin_with(
+        &self,
+        nonce: &str,
+        access: &Access,
+        asks: &Identity,
+        now: Timestamp,
+    ) -> Option<String> {
         let mut until = seconds(now) + SESSION_SECONDS;
         // The secret from before a rotation opens nothing for longer than it counts.
         if let Identity::Token(_, token, Proof::Secret(hash)) = asks
@@ -88,9 +110,9 @@ impl Sessions {
             Identity::Configured => CONFIGURED,
             Identity::Anyone | Identity::Nobody => return None,
         };
-        let covered = covered(who, until, &access.mark_of(asks)?);
+        let covered = covered(who, until, nonce, &access.mark_of(asks)?);
         let mac = self.mac("session", &covered);
-        Some(format!("{who}.{until}.{}", hex(mac.as_ref())))
+        Some(format!("{who}.{until}.{nonce}.{}", hex(mac.as_ref())))
     }
 
     /// Who has begun a session that counts now.
@@ -101,11 +123,12 @@ impl Sessions {
         known: &Resources,
         now: Timestamp,
     ) -> Option<Identity> {
-        let mut parts = cookie.split('.');
-        let (who, until, mac) = (parts.next()?, parts.next()?, parts.next()?);
-        if parts.next().is_some() {
-            return None;
-        }
+        let Parts {
+            who,
+            until,
+            nonce,
+            mac,
+        } = Parts::of(cookie)?;
         // Only what was written: one session has one text, and once ended none that counts.
         let written = until;
         let until = until
@@ -120,12 +143,27 @@ impl Sessions {
             let proof = Proof::Secret(token.hash.as_str().into());
             Identity::Token(id.clone(), token.clone(), proof)
         };
-        let covered = covered(who, until, &access.mark_of(&asks)?);
+        let covered = covered(who, until, nonce, &access.mark_of(&asks)?);
         let text = format!("session\0{covered}");
         hmac::verify(&self.key, text.as_bytes(), &bytes(mac)?).ok()?;
         let ended = self.ended.lock();
         let is_ended = ended.get(who).is_some_and(|ended| ended.has(mac, until));
         (!is_ended).then_some(asks)
+    }
+
+    /// The session that a request shows and that counts now, with who has begun it. A cookie of the same name that is none, as
+    /// another service on the host may have left it, hides no session behind it.
+    pub(crate) fn shown(
+        &self,
+        headers: &HeaderMap,
+        access: &Access,
+        known: &Resources,
+        now: Timestamp,
+    ) -> Option<(String, Identity)> {
+        shown(headers).take(TRIED_MAX).find_map(|cookie| {
+            let asks = self.read(cookie, access, known, now)?;
+            Some((cookie.to_owned(), asks))
+        })
     }
 
     /// What a form has to say for whoever has this cookie.
@@ -141,8 +179,10 @@ impl Sessions {
 
     /// Ends a session before its time, on this node.
     pub(crate) fn end(&self, cookie: &str, now: Timestamp) {
-        let mut parts = cookie.split('.');
-        let (Some(who), Some(until), Some(mac)) = (parts.next(), parts.next(), parts.next()) else {
+        let Some(Parts {
+            who, until, mac, ..
+        }) = Parts::of(cookie)
+        else {
             return;
         };
         let Ok(until) = until.parse() else { return };
@@ -168,28 +208,55 @@ impl Sessions {
     }
 }
 
+/// A cookie, taken apart.
+struct Parts<'a> {
+    who: &'a str,
+    until: &'a str,
+    nonce: &'a str,
+    mac: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    /// `None` for a text that has another form.
+    fn of(cookie: &'a str) -> Option<Self> {
+        let mut parts = cookie.split('.');
+        let found = Self {
+            who: parts.next()?,
+            until: parts.next()?,
+            nonce: parts.next().filter(|it| is_hex(it, NONCE_BYTES))?,
+            mac: parts.next()?,
+        };
+        parts.next().is_none().then_some(found)
+    }
+}
+
 fn seconds(now: Timestamp) -> u64 {
     now.as_micros() / 1_000_000
 }
 
-fn covered(who: &str, until: u64, mark: &str) -> String {
-    format!("{who}\0{until}\0{mark}")
+fn covered(who: &str, until: u64, nonce: &str, mark: &str) -> String {
+    format!("{who}\0{until}\0{nonce}\0{mark}")
+}
+
+/// Whether it is so many bytes as [`hex`] writes them.
+fn is_hex(text: &str, bytes: usize) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    text.len() == 2 * bytes && text.bytes().all(is_digit)
 }
 
 /// The bytes of a MAC as [`hex`] writes them, and in no other way.
 fn bytes(text: &str) -> Option<Vec<u8>> {
-    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
-    let is_hex = text.len() == 64 && text.bytes().all(is_digit);
+    let is_hex = is_hex(text, 32);
     let pair = |at| u8::from_str_radix(text.get(at..at + 2)?, 16).ok();
     is_hex.then(|| (0..text.len()).step_by(2).map_while(pair).collect())
 }
 
-/// The session that a request shows.
-pub(crate) fn shown(headers: &HeaderMap) -> Option<&str> {
+/// The cookies that a request shows as sessions, in order.
+pub(crate) fn shown(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let cookies = headers.get_all(header::COOKIE).iter();
     // What others have there may be no text: a browser sends the cookies of all ports of a host.
-    let mut pairs = cookies.flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
-    pairs.find_map(|pair| {
+    let pairs = cookies.flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
+    pairs.filter_map(|pair| {
         let value = pair.trim_ascii().strip_prefix(COOKIE.as_bytes())?;
         str::from_utf8(value.strip_prefix(b"=")?).ok()
     })
@@ -255,12 +322,17 @@ mod tests {
         let known = Resources::default();
         let begun = sessions.begin(&access, &Identity::Configured, NOON);
         let session = begun.unwrap();
-        let (who, rest) = session.split_once('.').unwrap();
-        let (until, mac) = rest.split_once('.').unwrap();
+        let Parts {
+            who,
+            until,
+            nonce,
+            mac,
+        } = Parts::of(&session).unwrap();
         let writings = [
-            format!("{who}.{until}.{}", mac.to_uppercase()),
-            format!("{who}.+{until}.{mac}"),
-            format!("{who}.0{until}.{mac}"),
+            format!("{who}.{until}.{nonce}.{}", mac.to_uppercase()),
+            format!("{who}.{until}.{}.{mac}", nonce.to_uppercase()),
+            format!("{who}.+{until}.{nonce}.{mac}"),
+            format!("{who}.0{until}.{nonce}.{mac}"),
         ];
         let counts = |session: &str| sessions.read(session, &access, &known, NOON).is_some();
         assert!(counts(&session));
@@ -269,6 +341,70 @@ mod tests {
         }
         sessions.end(&session, NOON);
         assert!(!counts(&session));
+    }
+
+    /// Two logins with one token within a second were one session, and the logout of one ended both.
+    #[test]
+    fn each_login_begins_a_session_of_its_own() {
+        let access = Access::new(Token::new("s3cret"));
+        let sessions = Sessions::of(&Vault::without_key(true));
+        let known = Resources::default();
+        let begin = || {
+            sessions
+                .begin(&access, &Identity::Configured, NOON)
+                .unwrap()
+        };
+        let (one, other) = (begin(), begin());
+        assert_ne!(one, other);
+        let counts = |session: &str| sessions.read(session, &access, &known, NOON).is_some();
+        assert!(counts(&one) && counts(&other));
+        assert!(!sessions.is_form_key(&one, &sessions.form_key(&other)));
+        sessions.end(&one, NOON);
+        assert!(!counts(&one) && counts(&other));
+        // Nobody makes one of two.
+        let (one, other) = (begin(), begin());
+        let [of_one, of_other] = [&one, &other].map(|it| Parts::of(it).unwrap());
+        let mixed = one.replace(of_one.nonce, of_other.nonce);
+        assert!(mixed != one && !counts(&mixed));
+    }
+
+    /// Versions before had no nonce. Whoever has such a cookie logs in once more.
+    #[test]
+    fn a_cookie_without_a_nonce_is_no_session() {
+        let access = Access::new(Token::new("s3cret"));
+        let sessions = Sessions::of(&Vault::without_key(true));
+        let until = seconds(later(60));
+        let mac = sessions.mac("session", &format!("{CONFIGURED}\0{until}\0s3cret"));
+        let known = Resources::default();
+        let before = format!("{CONFIGURED}.{until}.{}", hex(mac.as_ref()));
+        assert!(sessions.read(&before, &access, &known, NOON).is_none());
+    }
+
+    /// The first cookie of the name hid all others: another service on the host locked people out.
+    #[test]
+    fn a_session_is_found_behind_a_cookie_of_its_name_that_is_none() {
+        let access = Access::new(Token::new("s3cret"));
+        let sessions = Sessions::of(&Vault::without_key(true));
+        let known = Resources::default();
+        let begun = sessions.begin(&access, &Identity::Configured, NOON);
+        let session = begun.unwrap();
+        let found = |line: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::COOKIE, line.parse().unwrap());
+            let found = sessions.shown(&headers, &access, &known, NOON);
+            found.map(|(session, _)| session)
+        };
+        let none = "countwheel_session=-.9.0.0";
+        for line in [
+            format!("countwheel_session={session}"),
+            format!("{none}; countwheel_session={session}"),
+            format!("countwheel_session={session}; {none}"),
+        ] {
+            assert_eq!(found(&line).as_deref(), Some(&*session), "{line}");
+        }
+        assert_eq!(found(none), None);
+        let many = [none; TRIED_MAX].join(";");
+        assert_eq!(found(&format!("{many};countwheel_session={session}")), None);
     }
 
     #[test]
@@ -287,12 +423,14 @@ mod tests {
     fn ended_sessions_take_bounded_memory() {
         let sessions = Sessions::of(&Vault::without_key(true));
         for number in 0..10_000 {
-            sessions.end(&format!("-.{}.{number:064x}", seconds(later(9))), NOON);
+            let until = seconds(later(9));
+            sessions.end(&format!("-.{until}.{number:032x}.{number:064x}"), NOON);
         }
         let known = |sessions: &Sessions| sessions.ended.lock().get("-").map(|it| it.macs.len());
         assert!(known(&sessions).is_some_and(|known| known <= ENDED_MAX));
         let after = later(SESSION_SECONDS + 1);
-        sessions.end(&format!("x.{}.{:064x}", seconds(after) + 9, 7), after);
+        let until = seconds(after) + 9;
+        sessions.end(&format!("x.{until}.{:032x}.{:064x}", 7, 7), after);
         assert_eq!(known(&sessions), None);
     }
 
@@ -372,7 +510,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         let line = b"lang=Z\xc3\xbcrich; countwheel_session=a.b.c; x=y";
         headers.insert(header::COOKIE, HeaderValue::from_bytes(line).unwrap());
-        assert_eq!(shown(&headers), Some("a.b.c"));
+        assert_eq!(shown(&headers).collect::<Vec<_>>(), ["a.b.c"]);
     }
 
     fn known_with(drawn: &Drawn, before: Option<Before>) -> Resources {
@@ -395,12 +533,12 @@ mod tests {
             header::COOKIE,
             "a=b; countwheel_session_=x".parse().unwrap(),
         );
-        assert_eq!(shown(&headers), None);
+        assert_eq!(shown(&headers).next(), None);
         headers.append(
             header::COOKIE,
             "c=d;countwheel_session=e.f.g; h=i".parse().unwrap(),
         );
-        assert_eq!(shown(&headers), Some("e.f.g"));
+        assert_eq!(shown(&headers).collect::<Vec<_>>(), ["e.f.g"]);
         let set = cookie(Some("e.f.g"), true);
         for part in [
             "countwheel_session=e.f.g;",

@@ -25,6 +25,8 @@ use crate::resources::{Catalogue, Resources};
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const OTHER_KEY: &str = "ff0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 const NOON_SECONDS: u64 = 1_772_366_400;
+/// What a session of an input has in place of what a login draws, so that the input does the same each time.
+const NONCE: &str = "0f1e2d3c4b5a69788796a5b4c3d2e1f0";
 const HEAD_BYTES: usize = 6;
 
 /// A service with a configured token and a stored one.
@@ -97,7 +99,7 @@ pub(super) fn run(input: &[u8]) -> Seen {
         (1, Some(stored)) => stored,
         _ => &configured,
     };
-    let made = sessions.begin(&service.access, asks, seconds(begins));
+    let made = sessions.begin_with(NONCE, &service.access, asks, seconds(begins));
     let made = made.expect("who has shown a token begins a session");
     let mut line = format!("a=b; countwheel_session={made}; c=d").into_bytes();
     match form & 1 {
@@ -122,10 +124,13 @@ pub(super) fn run(input: &[u8]) -> Seen {
     };
     let mut headers = HeaderMap::new();
     headers.append(header::COOKIE, value);
-    let Some(cookie) = session::shown(&headers) else {
+    let (access, known) = (&service.access, &*service.known);
+    let first = session::shown(&headers).next();
+    let found = sessions.shown(&headers, access, known, now);
+    // The first session that counts, wherever it stands: else the first cookie of the name.
+    let Some(cookie) = found.as_ref().map(|(cookie, _)| &**cookie).or(first) else {
         return Seen::Refused;
     };
-    let (access, known) = (&service.access, &*service.known);
     assert!(
         others.read(cookie, access, known, now).is_none(),
         "another key has made it"
@@ -139,7 +144,8 @@ pub(super) fn run(input: &[u8]) -> Seen {
     let until: u64 = until.expect("a session has an end");
     assert!(now < seconds(until), "{cookie} is over");
     let began = seconds(until.saturating_sub(SESSION_SECONDS));
-    let again = sessions.begin(access, &found, began);
+    let nonce = cookie.split('.').nth(2).unwrap_or_default();
+    let again = sessions.begin_with(nonce, access, &found, began);
     assert_eq!(again.as_deref(), Some(cookie), "nobody has made this one");
     assert_eq!(who(&found), cookie.split('.').next());
     let key = sessions.form_key(cookie);
@@ -167,7 +173,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         };
         let made = sessions(KEY).and_then(|sessions| {
             let now = seconds(NOON_SECONDS);
-            sessions.begin(&service.access, asks, now)
+            sessions.begin_with(NONCE, &service.access, asks, now)
         });
         let made = made.unwrap_or_default();
         let head = [0, 0, 0, 9, whose, 0];

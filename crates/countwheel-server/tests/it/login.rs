@@ -1,8 +1,11 @@
 //! The login of the pages: a session in place of a token, what it opens, and what ends it.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
 use serde_json::json;
 
-use crate::support::{Answer, Client, Directory, Server, Target, wait_for_state};
+use crate::support::{Answer, Client, Directory, PATIENCE, Server, Target, wait_for_state};
 
 const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");
 const HTML: (&str, &str) = ("accept", "text/html");
@@ -254,6 +257,99 @@ fn a_session_ends_with_its_token_or_by_a_logout() {
     }
 }
 
+/// Two logins with one token within a second were one session: the logout of one ended both.
+#[test]
+fn each_login_is_a_session_of_its_own_and_its_logout_ends_no_other() {
+    let shop = shop();
+    let begin = || cookie(&log_in(&shop.server, &shop.token, "/"));
+    let (one, other) = (begin(), begin());
+    assert_ne!(one, other);
+    let mut browser = with(&shop.server, &one);
+    let form = format!("form_key={}", form_key(&text(&browser.get("/"))));
+    let out = browser.send("POST", "/logout", &[FORM], form.as_bytes());
+    assert_eq!(out.status, 303, "{out:?}");
+    assert_eq!(with(&shop.server, &one).get("/dead").status, 303);
+    assert_eq!(with(&shop.server, &other).get("/dead").status, 200);
+}
+
+/// A browser sends the cookies of all services on a host, and the first one of the name hid the session.
+#[test]
+fn a_session_counts_behind_another_cookie_of_its_name() {
+    let mut shop = shop();
+    let begun = cookie(&log_in(&shop.server, &shop.token, "/"));
+    let other = "countwheel_session=-.99999999999.00.00";
+    let mut browser = with(&shop.server, &format!("{other}; {begun}"));
+    let page = browser.get("/timer?queue=q&key=a-key");
+    assert_eq!(page.status, 200, "{page:?}");
+    // Its forms are of the session that counts.
+    let form = format!("form_key={}", form_key(&text(&page)));
+    let revived = browser.send("POST", REVIVE, &[FORM], form.as_bytes());
+    assert_eq!(revived.status, 303, "{revived:?}");
+    assert_ne!(
+        shop.admin.get("/v1/queues/q/timers/a-key").json()["attempts"],
+        json!([])
+    );
+}
+
+/// Where the login leads from what a form asked for whose session is over.
+const BEHIND: &str = "/login?to=%2Ftimer%3Fqueue%3Dq%26key%3Da%2Dkey";
+
+/// A browser got JSON, which nobody at a page can read.
+#[test]
+fn a_form_of_a_session_that_is_over_leads_a_browser_to_the_login() {
+    let mut shop = shop();
+    let (id, token) = made(&mut shop.admin, &["write", "read"]);
+    let mut browser = with(&shop.server, &cookie(&log_in(&shop.server, &token, "/")));
+    let form = format!("form_key={}", form_key(&text(&browser.get("/dead"))));
+    let path = format!("/v1/tokens/{id}");
+    shop.admin.send("DELETE", &path, &[], b"").expect(200);
+    let led = browser.send("POST", REVIVE, &[FORM], form.as_bytes());
+    assert_eq!((led.status, led.header("location")), (303, Some(BEHIND)));
+    assert!(led.body.is_empty());
+    let path = "/v1/queues/q/timers/a-key";
+    assert_eq!(shop.admin.get(path).json()["state"], "dead");
+    let login = text(&browser.get(BEHIND));
+    assert!(
+        login.contains(r#"name="to" value="/timer?queue=q"#),
+        "{login}"
+    );
+}
+
+/// The session counted when the head came and does no more when the form has come: the service looks a second time.
+#[test]
+fn a_form_that_comes_after_the_end_of_its_session_changes_nothing() {
+    let mut shop = shop();
+    let (id, token) = made(&mut shop.admin, &["write", "read"]);
+    let begun = cookie(&log_in(&shop.server, &token, "/"));
+    let mut browser = with(&shop.server, &begun);
+    let form = format!("form_key={}", form_key(&text(&browser.get("/dead"))));
+    let head = format!(
+        "POST {REVIVE} HTTP/1.1\r\nhost: localhost\r\ncookie: {begun}\r\naccept: text/html\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\
+         expect: 100-continue\r\nconnection: close\r\n\r\n",
+        form.len()
+    );
+    let mut late = TcpStream::connect(&shop.server.address).unwrap();
+    late.set_read_timeout(Some(PATIENCE)).unwrap();
+    late.write_all(head.as_bytes()).unwrap();
+    // The service asks for the form once it has let the head in.
+    let mut asked = [0; 25];
+    late.read_exact(&mut asked).unwrap();
+    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+    let path = format!("/v1/tokens/{id}");
+    shop.admin.send("DELETE", &path, &[], b"").expect(200);
+    late.write_all(form.as_bytes()).unwrap();
+    let mut answer = String::new();
+    late.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 303"), "{answer}");
+    assert!(
+        answer.contains(&format!("location: {BEHIND}\r\n")),
+        "{answer}"
+    );
+    let path = "/v1/queues/q/timers/a-key";
+    assert_eq!(shop.admin.get(path).json()["state"], "dead");
+}
+
 /// A browser sends no session with it, and would forget its own by the answer.
 #[test]
 fn a_page_of_another_site_logs_nobody_out() {
@@ -278,7 +374,10 @@ fn a_login_is_tried_a_bounded_number_of_times() {
         assert_eq!((wrong.status, wrong.header("set-cookie")), (401, None));
         assert!(text(&wrong).contains("There is no such token."));
     }
-    assert_eq!(log_in(&shop.server, "cwt_wrong", "/").status, 429);
+    let refused = log_in(&shop.server, "cwt_wrong", "/");
+    assert_eq!(refused.status, 429);
+    let seconds: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=60).contains(&seconds), "{seconds}");
     assert_eq!(log_in(&shop.server, &shop.token, "/").status, 303);
     let long = "x".repeat(9_000);
     assert_eq!(log_in(&shop.server, &long, "/").status, 413);
