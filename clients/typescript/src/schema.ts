@@ -131,10 +131,10 @@ export interface components {
             /** @description The id of the token. */
             id?: string;
             /**
-             * @description Whoever had a token that is stored, or that was given to the program; anyone, where no token was needed; the service itself.
+             * @description Whoever had a token that is stored, or that was given to the program; anyone, where no token was needed; the service itself; whoever has made a token in the data directory.
              * @enum {string}
              */
-            kind: "token" | "configured" | "anyone" | "service";
+            kind: "token" | "configured" | "anyone" | "service" | "directory";
             /** @description The name that the token had. */
             name?: string;
             /** @description Whether it was somebody at the pages. */

@@ -7,11 +7,12 @@ use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::jobs::noted;
-use crate::store::{Cursor, Filter, Page, Position, Shard, StoreError, page};
+use crate::store::{Cursor, Filter, Ownership, Page, Position, Shard, StoreError, page};
 use crate::{
-    DrainMode, Drained, Due, Job, JobError, JobOrder, JobSteps, Key, Namespace, Purge, PurgeError,
-    PurgeFilter, QueueName, Record, Request, Response, Revision, SettingName, SettingsVersion,
-    StateKind, TimerError, TimerName, Timers,
+    DeadReason, DrainMode, Drained, Due, DueClock, Job, JobError, JobOrder, JobSteps, Key, Missed,
+    Namespace, Purge, PurgeError, PurgeFilter, QueueName, Record, Request, Response, RetryPolicy,
+    Revision, SettingName, SettingsVersion, State, StateKind, TimerError, TimerId, TimerName,
+    Timers, shards,
 };
 
 /// What a caller says of a change, for the audit log: bytes in a form of the caller's own, and how long the entry is
@@ -64,6 +65,50 @@ impl Note {
     #[must_use]
     pub fn keep(&self) -> Duration {
         self.keep
+    }
+
+    /// The entry of a change at this time, as the record that belongs into the commit of the change: for who changes a store
+    /// that no [`Timers`] has open. It has the revision behind the last one of the owner. `None` for a timer whose name has no
+    /// place in the log.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use countwheel_durable::store::{Change, MemoryStore, Setting, Shard, Store};
+    /// # use countwheel_durable::{Clock, Config, SystemClock, Timers, inline};
+    /// use countwheel_durable::{AuditFilter, Changed, Note, SettingName, SettingsVersion};
+    ///
+    /// let (store, clock) = (MemoryStore::new(7), Arc::new(SystemClock::new()));
+    /// let owner = store.acquire(Shard::ONLY)?;
+    /// let name = SettingName::new("limits")?;
+    /// let value = Some(b"7".to_vec());
+    /// let after = Some(SettingsVersion(1));
+    /// let changed = Changed::Setting { name: name.clone(), before: None, after };
+    /// let note = Note::new("ada", Duration::from_secs(86_400))?;
+    /// let entry = note.entry(changed, clock.timestamp(), &owner).ok_or("no place")?;
+    /// store.commit(owner.lease, &[Change::Setting(Setting { name, value }), Change::put(entry)])?;
+    ///
+    /// let timers = Timers::open(store, inline(|_| ()), clock, Config::default())?;
+    /// let page = timers.audit(&AuditFilter::default(), None)?;
+    /// assert_eq!(page.entries[0].1.note, b"ada");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn entry(&self, changed: Changed, at: Timestamp, owner: &Ownership) -> Option<Record> {
+        let hashes = match &changed {
+            Changed::Timer { name, .. } => shards::hashes(name),
+            // A setting is of all shards: its entry is in the one that changes it.
+            Changed::Setting { .. } => [u64::from(owner.lease.shard.0); 2],
+        };
+        let revision = Revision(owner.last_revision.0 + 1);
+        let keep_until = at + self.keep;
+        record(
+            changed,
+            self,
+            (at, keep_until),
+            (owner.store_id, revision),
+            hashes,
+        )
     }
 }
 
@@ -298,6 +343,42 @@ pub(crate) fn place(at: Timestamp, revision: Revision, hashes: [u64; 2]) -> Opti
     let ([whole, tag], at, revision) = (hashes, at.as_micros(), revision.0);
     let key = Key::new(format!("{at:016x}{revision:016x}-{whole:016x}-{tag:016x}")).ok()?;
     Some(TimerName { queue, key })
+}
+
+/// The entry as a store keeps it: a record of a reserved queue, as a receipt is. It is dead, so that it waits for nothing but
+/// the end of its time, and every store can read it.
+pub(crate) fn record(
+    changed: Changed,
+    note: &Note,
+    (at, keep_until): (Timestamp, Timestamp),
+    (store, revision): (u64, Revision),
+    hashes: [u64; 2],
+) -> Option<Record> {
+    Some(Record {
+        name: place(at, revision, hashes)?,
+        revision,
+        state: State::Dead {
+            at,
+            reason: DeadReason::Stopped,
+            keep_until: Some(keep_until),
+        },
+        id: TimerId {
+            store,
+            set: revision,
+        },
+        created: at,
+        due: at,
+        clock: DueClock::Wall,
+        missed: Missed::Fire,
+        recurring: None,
+        first_due: at,
+        policy: RetryPolicy::default(),
+        failures: 0,
+        interruptions: 0,
+        attempt: 0,
+        attempts: Vec::new(),
+        payload: to_payload(changed, note.bytes.clone()),
+    })
 }
 
 /// The first byte of what an entry has in place of a payload.

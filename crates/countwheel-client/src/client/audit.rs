@@ -158,7 +158,7 @@ impl AuditEntry {
 /// Who has asked.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 pub struct AuditWho {
-    /// `token`, `configured`, `anyone` or `service`.
+    /// `token`, `configured`, `anyone`, `service`, or `directory` for a token that was made in the data directory.
     pub kind: String,
     /// The id of the token.
     #[serde(default)]

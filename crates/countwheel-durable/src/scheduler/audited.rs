@@ -4,10 +4,7 @@ use super::Scheduler;
 use crate::audit;
 use crate::draft::{Draft, Replaced};
 use crate::planted::planted;
-use crate::{
-    Changed, DeadReason, DueClock, Missed, Note, Record, Request, Response, RetryPolicy,
-    SettingName, State, Stood, TimerError, TimerId, TimerName, shards,
-};
+use crate::{Changed, Note, Request, Response, SettingName, Stood, TimerError, TimerName, shards};
 
 /// What a request is about, and how it stood.
 enum Before {
@@ -55,8 +52,7 @@ impl Scheduler {
         }
     }
 
-    /// Writes the entry of a request that was done. In the store it is a record of a reserved queue, as a receipt is: one
-    /// that is dead, so that it waits for nothing but the end of its time, and is read by every store.
+    /// Writes the entry of a request that was done.
     fn write_entry(
         &mut self,
         before: Before,
@@ -101,38 +97,15 @@ impl Scheduler {
             }
         };
         let (at, revision) = (self.now.wall, self.next_revision());
-        let Some(name) = audit::place(at, revision, hashes) else {
-            return;
-        };
         let keep = if planted!(AuditEndsEarly) {
             note.keep() / 2
         } else {
             note.keep()
         };
-        let record = Record {
-            name,
-            revision,
-            state: State::Dead {
-                at,
-                reason: DeadReason::Stopped,
-                keep_until: Some(at + keep),
-            },
-            id: TimerId {
-                store: self.ownership.store_id,
-                set: revision,
-            },
-            created: at,
-            due: at,
-            clock: DueClock::Wall,
-            missed: Missed::Fire,
-            recurring: None,
-            first_due: at,
-            policy: RetryPolicy::default(),
-            failures: 0,
-            interruptions: 0,
-            attempt: 0,
-            attempts: Vec::new(),
-            payload: audit::to_payload(changed, note.bytes().to_vec()),
+        let store = self.ownership.store_id;
+        let record = audit::record(changed, note, (at, at + keep), (store, revision), hashes);
+        let Some(record) = record else {
+            return;
         };
         if planted!(AuditLater) {
             self.owed.push(record);

@@ -14,7 +14,8 @@ use axum::http::{Method, Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_durable::store::Cursor;
 use countwheel_durable::{
-    AuditEntry, AuditFilter, Changed, Note, Request as Asked, SettingName, SettingsVersion, Stood,
+    AuditEntry, AuditFilter, Changed, Note, Request as Asked, SettingName, SettingPrecondition,
+    SettingsVersion, Stood, TimerError, Timers,
 };
 use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ use super::reading::Pages;
 use super::request::Query;
 use super::timers::{cursor, read_cursor};
 use super::{App, answer};
-use crate::callers::{Caller, Peer};
+use crate::callers::{Caller, Peer, Source};
 use crate::dashboard::login::Viewer;
 use crate::time::{format_time, parse_time};
 
@@ -39,6 +40,8 @@ pub(crate) const LOOKED_AT_MAX: usize = 10_000;
 const PIECE: usize = 1_000;
 /// A value of a setting is shown up to this length, as JSON.
 const VALUE_MAX_BYTES: usize = 256;
+/// What the settings of operations begin with.
+const OPERATION: &str = "operation/";
 /// So many names of a certificate are noted, each up to this length.
 const NAMES_MAX: usize = 3;
 const NAME_MAX_BYTES: usize = 256;
@@ -73,6 +76,19 @@ impl Audit {
         let form = Form {
             who: Who::plain("service"),
             details: Some(json!({ "reason": why })),
+            ..Form::default()
+        };
+        self.written(form)
+    }
+
+    /// The note of who has a data directory that no service has open, and changes a setting in it.
+    pub(crate) fn by_directory(self, name: &SettingName, after: &[u8]) -> Option<Note> {
+        let user = rustix::process::geteuid();
+        let form = Form {
+            who: Who::plain("directory"),
+            from: Some(Source::User(user.as_raw()).to_string()),
+            operation: Some(operations::CREATE_TOKEN.id.into()),
+            fields: changes(name, None, Some(after)),
             ..Form::default()
         };
         self.written(form)
@@ -382,6 +398,53 @@ impl App {
             Vec::new()
         };
         self.note_with(fields, None)
+    }
+}
+
+/// The entry of an operation that changes no timer and no queue, endpoint or token: a snapshot, a drain of a node, a move of a
+/// shard or of all timers. Its setting names the operation and the request that was the last to ask for it, so that the
+/// entry is in a commit as every other one is.
+#[derive(Debug)]
+#[must_use = "the entry is not there yet"]
+pub(crate) struct Operation(Option<Asked>);
+
+impl Operation {
+    /// Writes the entry, before what it is about begins. A disk without room has no entry and refuses no operation for that:
+    /// a snapshot may be what helps. Blocks.
+    ///
+    /// # Errors
+    /// Those of a change of a setting.
+    pub(crate) fn begins(self, timers: &Timers) -> Result<(), TimerError> {
+        let Some(request) = self.0 else {
+            return Ok(());
+        };
+        match timers.call(request) {
+            Err(error @ TimerError::StorageFull) => {
+                tracing::warn!(%error, "an operation begins without an entry of the audit log");
+                Ok(())
+            }
+            answer => answer.map(drop),
+        }
+    }
+}
+
+impl App {
+    /// The entry of the operation that is asked for, with what is to be known of it.
+    pub(super) fn operation(&self, details: Value) -> Operation {
+        Operation(self.operation_of(details))
+    }
+
+    fn operation_of(&self, details: Value) -> Option<Asked> {
+        let note = self.note(details)?;
+        let asking = Asking::current()?;
+        let name = SettingName::new(format!("{OPERATION}{}", asking.operation()?)).ok()?;
+        let value = json!({ "format": 1, "request": asking.id });
+        let request = Asked::Configure {
+            name,
+            value: Some(value.to_string().into_bytes()),
+            precondition: SettingPrecondition::None,
+        };
+        Some(request.noted(note))
     }
 }
 

@@ -11,6 +11,7 @@ use countwheel_durable::Timers;
 use countwheel_durable::store::{Durability, Shard};
 use countwheel_postgres::PostgresServer;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::described::requests;
 use super::json::{self, Field, Kind};
@@ -315,14 +316,16 @@ async fn mark(app: &App, request: Request<Body>, is_draining: bool) -> Result<Re
         .into_owned();
     without_body(app, request).await?;
     let cluster = cluster(app)?;
+    let entry = app.operation(json!({ "node": name }));
     app.read(move |timers| {
         let seen = cluster.look(timers).map_err(Problem::from)?;
-        let registry = cluster.registry();
-        let done = match is_draining {
-            true => wish::drain(registry, &seen, &name),
-            false => wish::undrain(registry, &seen, &name),
-        };
-        done.map_err(Problem::from)?;
+        match is_draining {
+            true => wish::may_drain(&seen, &name)?,
+            false => wish::may_undrain(&seen, &name)?,
+        }
+        entry.begins(timers)?;
+        let marked = cluster.registry().mark_draining(&name, is_draining);
+        marked.map_err(|error| Problem::from(Refusal::from(error)))?;
         let seen = cluster.look(timers).map_err(Problem::from)?;
         let mut nodes = seen.nodes().into_iter();
         let node = nodes.find(|node| node.member.node.name == name);
@@ -359,10 +362,13 @@ pub(super) async fn shift(
     };
     object.finish()?;
     let cluster = cluster(&app)?;
+    let entry = app.operation(json!({ "shard": shard.0, "node": name }));
     app.read(move |timers| {
         let seen = cluster.look(timers).map_err(Problem::from)?;
-        let wanted = wish::want(cluster.registry(), &seen, shard, name.as_deref());
-        wanted.map_err(Problem::from)?;
+        wish::may_want(&seen, shard, name.as_deref())?;
+        entry.begins(timers)?;
+        let wanted = cluster.registry().want(Some(shard), name.as_deref());
+        wanted.map_err(|error| Problem::from(Refusal::from(error)))?;
         let mut lines = seen.shards().into_iter();
         let line = lines.find(|line| line.shard == shard);
         let body = Moved {
@@ -390,9 +396,11 @@ pub(super) async fn rebalance(
         object.finish()?;
     }
     let cluster = cluster(&app)?;
+    let entry = app.operation(Value::Null);
     app.read(move |timers| {
         let seen = cluster.look(timers).map_err(Problem::from)?;
         if !dry_run {
+            entry.begins(timers)?;
             let ended = cluster.registry().want(None, None);
             ended.map_err(|error| Problem::from(Refusal::from(error)))?;
         }
@@ -467,7 +475,6 @@ mod tests {
     use countwheel_durable::{Attempt, Config, Outcome, Stats};
     use countwheel_time::{Clock, SystemClock};
     use http_body_util::BodyExt;
-    use serde_json::{Value, json};
     use tower_service::Service;
 
     use super::*;
@@ -605,6 +612,7 @@ mod tests {
         let drained = ask(&app, "POST", "/v1/cluster/nodes/a/drain", "{}").await;
         let draining = json!({"node": "a", "state": "draining", "shards": 3});
         assert_eq!(drained, (202, draining));
+        // What was refused above has no entry, and what only asks has none.
         let (status, plan) =
             ask(&app, "POST", "/v1/cluster/rebalance", r#"{"dry_run":true}"#).await;
         assert_eq!((status, &plan["dry_run"]), (200, &json!(true)));
@@ -618,7 +626,23 @@ mod tests {
         assert_eq!((status, &done["dry_run"]), (202, &json!(false)));
         let shards = ask(&app, "GET", "/v1/cluster/shards", "").await.1;
         assert_eq!(shards["shards"][0]["wanted"], Value::Null);
-        assert_eq!(shards["shards"][0]["commits"], 0);
+        // Each entry of the audit log is in one.
+        assert_eq!(shards["shards"][0]["commits"], 4);
+        let log = ask(&app, "GET", "/v1/audit?order=oldest", "").await.1;
+        let entries = log["items"].as_array().expect("a list").iter();
+        let entries: Vec<_> = entries
+            .map(|entry| (&entry["operation"], &entry["setting"], &entry["details"]))
+            .collect();
+        let expected = [
+            ("undrainNode", json!({"node": "b"})),
+            ("moveShard", json!({"shard": 0, "node": "b"})),
+            ("drainNode", json!({"node": "a"})),
+            ("rebalance", Value::Null),
+        ];
+        let expected =
+            expected.map(|(it, details)| (json!(it), json!(format!("operation/{it}")), details));
+        let expected: Vec<_> = expected.iter().map(|(a, b, c)| (a, b, c)).collect();
+        assert_eq!(entries, expected);
         assert_eq!(ask(&app, "GET", "/v1/cluster", "").await.1["node"], "a");
         let nodes = ask(&app, "GET", "/v1/cluster/nodes", "").await.1;
         assert_eq!(nodes["nodes"][2]["state"], "over");

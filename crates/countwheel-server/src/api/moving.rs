@@ -9,6 +9,7 @@ use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_postgres::{PostgresError, PostgresOptions};
 use serde::Serialize;
+use serde_json::json;
 
 use super::described::requests;
 use super::json::{self, Field};
@@ -64,7 +65,8 @@ pub(super) async fn begin(
     let options = options(&body)?;
     let moves = moves(&app)?;
     let beginning = Arc::clone(&moves);
-    let begun = tokio::task::spawn_blocking(move || beginning.begin(options)).await;
+    let entry = app.operation(json!({ "schema": options.schema }));
+    let begun = tokio::task::spawn_blocking(move || beginning.begin(options, entry)).await;
     begun
         .map_err(|_| Problem::new(Code::Internal, "the move was not begun"))?
         .map_err(|error| refusal(&error))?;

@@ -10,6 +10,7 @@ use axum::response::Response;
 use countwheel_durable::Timers;
 use countwheel_durable::store::{DiskError, Snapshot, StoreError};
 use serde::Serialize;
+use serde_json::json;
 use tokio::sync::Semaphore;
 
 use super::described::requests;
@@ -63,12 +64,15 @@ pub(super) async fn make(
     };
     let into = snapshots.directory.join(&name);
     let timers: Timers = app.timers.clone();
+    let entry = app.operation(json!({ "snapshot": name }));
     let made = tokio::task::spawn_blocking(move || {
         let _turn = turn;
-        timers.snapshot(&into)
+        entry.begins(&timers)?;
+        Ok::<_, Problem>(timers.snapshot(&into))
     });
     let made = made.await;
-    let made = made.map_err(|_| Problem::new(Code::Internal, "the snapshot was not finished"))?;
+    let made =
+        made.map_err(|_| Problem::new(Code::Internal, "the snapshot was not finished"))??;
     let Snapshot {
         commit,
         files,

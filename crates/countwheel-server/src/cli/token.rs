@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 use countwheel_disk::{DiskOptions, DiskStore};
-use countwheel_durable::SettingsVersion;
 use countwheel_durable::store::{Change, Shard, Store as _};
+use countwheel_durable::{Changed, SettingsVersion};
 use countwheel_time::{Clock, SystemClock};
 
 use super::arguments::duration;
@@ -16,6 +16,7 @@ use super::endpoint::Asked;
 use super::table::Table;
 use super::text::moment;
 use super::{Exit, Failure, Terminal};
+use crate::api::audit::Audit;
 use crate::api::tokens;
 use crate::client::{NewToken, TokenMade, TokenShown};
 use crate::resources::Catalogue;
@@ -126,7 +127,20 @@ impl Create {
         let made = tokens::offline(&catalogue.known(), body.as_bytes(), now);
         let made = made.map_err(|problem| failed(&problem.parts().2))?;
         let owner = store.acquire(Shard::ONLY).map_err(|error| failed(&error))?;
-        let stored = store.commit(owner.lease, &[Change::Setting(made.setting)]);
+        let changed = Changed::Setting {
+            name: made.setting.name.clone(),
+            before: None,
+            after: Some(SettingsVersion(settings.version().0 + 1)),
+        };
+        let value = made.setting.value.as_deref().unwrap_or_default();
+        let note = Audit::default().by_directory(&made.setting.name, value);
+        let entry = note.and_then(|note| note.entry(changed, now, &owner));
+        let entry = entry.map(Change::put);
+        let changes: Vec<_> = [Change::Setting(made.setting)]
+            .into_iter()
+            .chain(entry)
+            .collect();
+        let stored = store.commit(owner.lease, &changes);
         stored.map_err(|error| failed(&error))?;
         let printed = Printed {
             id: made.id.as_str(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use countwheel_cluster::{Member, NodeId, Registry, RegistryError};
+use countwheel_cluster::{Member, NodeId, RegistryError};
 use countwheel_durable::store::Shard;
 
 use super::seen::{NodeState, Seen};
@@ -37,8 +37,11 @@ pub(crate) struct Move {
     pub(crate) to: String,
 }
 
-/// Marks that a node is to give all its shards away.
-pub(crate) fn drain(registry: &dyn Registry, seen: &Seen, name: &str) -> Result<(), Refusal> {
+/// Whether a node may be marked to give all its shards away.
+///
+/// # Errors
+/// [`Refusal`] says why not.
+pub(crate) fn may_drain(seen: &Seen, name: &str) -> Result<(), Refusal> {
     let unknown = || Refusal::UnknownNode {
         name: name.to_owned(),
     };
@@ -52,26 +55,27 @@ pub(crate) fn drain(registry: &dyn Registry, seen: &Seen, name: &str) -> Result<
             name: name.to_owned(),
         });
     }
-    Ok(registry.mark_draining(name, true)?)
+    Ok(())
 }
 
-/// Marks that a node may have shards again.
-pub(crate) fn undrain(registry: &dyn Registry, seen: &Seen, name: &str) -> Result<(), Refusal> {
+/// Whether a node may be marked to have shards again.
+///
+/// # Errors
+/// [`Refusal`] says why not.
+pub(crate) fn may_undrain(seen: &Seen, name: &str) -> Result<(), Refusal> {
     if seen.named(name).is_none() {
         return Err(Refusal::UnknownNode {
             name: name.to_owned(),
         });
     }
-    Ok(registry.mark_draining(name, false)?)
+    Ok(())
 }
 
-/// Writes down which node is to have a shard; `None` leaves that to the placement again.
-pub(crate) fn want(
-    registry: &dyn Registry,
-    seen: &Seen,
-    shard: Shard,
-    name: Option<&str>,
-) -> Result<(), Refusal> {
+/// Whether a node may be named that is to have a shard; `None` leaves that to the placement again.
+///
+/// # Errors
+/// [`Refusal`] says why not.
+pub(crate) fn may_want(seen: &Seen, shard: Shard, name: Option<&str>) -> Result<(), Refusal> {
     let mut holdings = seen.view.holdings.iter();
     if !holdings.any(|holding| holding.shard == shard) {
         return Err(Refusal::UnknownShard { shard });
@@ -85,7 +89,7 @@ pub(crate) fn want(
             Some(NodeState::Over) | None => return Err(Refusal::UnknownNode { name }),
         }
     }
-    Ok(registry.want(Some(shard), name)?)
+    Ok(())
 }
 
 /// Which shards are not where a placement has them.
@@ -104,45 +108,8 @@ pub(crate) fn moves(seen: &Seen, placed: &BTreeMap<Shard, NodeId>) -> Vec<Move> 
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use countwheel_cluster::{Node, View};
-    use parking_lot::Mutex;
-
     use super::super::seen::tests::seen;
     use super::*;
-
-    /// Notes what it is asked.
-    #[derive(Default)]
-    struct Noted(Mutex<Vec<String>>);
-
-    impl Registry for Noted {
-        fn join(&self, _: &Node, _: Duration) -> Result<View, RegistryError> {
-            Err(RegistryError::NotJoined)
-        }
-
-        fn look(&self, _: bool) -> Result<View, RegistryError> {
-            Err(RegistryError::NotJoined)
-        }
-
-        fn give(&self, _: Shard, _: Option<NodeId>) -> Result<bool, RegistryError> {
-            Err(RegistryError::NotJoined)
-        }
-
-        fn mark_draining(&self, name: &str, is_draining: bool) -> Result<(), RegistryError> {
-            self.0.lock().push(format!("{name} {is_draining}"));
-            Ok(())
-        }
-
-        fn want(&self, shard: Option<Shard>, node: Option<&str>) -> Result<(), RegistryError> {
-            self.0.lock().push(format!("{shard:?} {node:?}"));
-            Ok(())
-        }
-
-        fn leave(&self) -> Result<(), RegistryError> {
-            Ok(())
-        }
-    }
 
     fn name(name: &str) -> String {
         name.to_owned()
@@ -150,26 +117,23 @@ mod tests {
 
     #[test]
     fn what_leaves_shards_without_a_node_is_refused() {
-        let (registry, seen) = (Noted::default(), seen());
+        let seen = seen();
         // b drains already, and c is dead: without a there is nobody.
-        let refused = drain(&registry, &seen, "a");
+        let refused = may_drain(&seen, "a");
         assert_eq!(refused, Err(Refusal::LastNode { name: name("a") }));
-        let refused = drain(&registry, &seen, "z");
+        let refused = may_drain(&seen, "z");
         assert_eq!(refused, Err(Refusal::UnknownNode { name: name("z") }));
-        let refused = undrain(&registry, &seen, "z");
+        let refused = may_undrain(&seen, "z");
         assert_eq!(refused, Err(Refusal::UnknownNode { name: name("z") }));
-        assert!(registry.0.lock().is_empty());
-
-        assert_eq!(drain(&registry, &seen, "b"), Ok(()));
-        assert_eq!(drain(&registry, &seen, "c"), Ok(()));
-        assert_eq!(undrain(&registry, &seen, "b"), Ok(()));
-        assert_eq!(*registry.0.lock(), ["b true", "c true", "b false"]);
+        assert_eq!(may_drain(&seen, "b"), Ok(()));
+        assert_eq!(may_drain(&seen, "c"), Ok(()));
+        assert_eq!(may_undrain(&seen, "b"), Ok(()));
     }
 
     #[test]
     fn a_shard_is_moved_to_a_node_that_lives_and_may_have_it() {
-        let (registry, seen) = (Noted::default(), seen());
-        let moved = |shard, to| want(&registry, &seen, Shard(shard), to);
+        let seen = seen();
+        let moved = |shard, to| may_want(&seen, Shard(shard), to);
         let draining = Refusal::NodeDraining { name: name("b") };
         assert_eq!(moved(0, Some("b")), Err(draining));
         for dead in ["c", "z"] {
@@ -178,13 +142,8 @@ mod tests {
         }
         let shard = Shard(7);
         assert_eq!(moved(7, Some("a")), Err(Refusal::UnknownShard { shard }));
-        assert!(registry.0.lock().is_empty());
-
         assert_eq!(moved(2, Some("a")), Ok(()));
         assert_eq!(moved(2, None), Ok(()));
-        let noted = registry.0.lock();
-        let expected = ["Some(Shard(2)) Some(\"a\")", "Some(Shard(2)) None"];
-        assert_eq!(*noted, expected);
     }
 
     #[test]

@@ -17,11 +17,13 @@ use std::thread;
 use std::time::Duration;
 
 use countwheel_disk::DiskStore;
-use countwheel_durable::Timers;
 use countwheel_durable::store::StoreError;
+use countwheel_durable::{TimerError, Timers};
 use countwheel_postgres::{PostgresError, PostgresOptions};
 use countwheel_time::Clock;
 use parking_lot::Mutex;
+
+use crate::api::audit::Operation;
 
 pub(crate) use self::gate::{Gate, Passed, Within};
 use self::mover::Mover;
@@ -111,6 +113,8 @@ pub(crate) enum MoveError {
     TooFast,
     #[error("the move was not written down in the data directory: {0}")]
     Marker(std::io::Error),
+    #[error("the audit log has no entry of the move: {0}")]
+    Entry(TimerError),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -170,8 +174,12 @@ impl Moves {
     }
 
     /// Begins a move and goes on with it on a thread of its own. Called on a runtime. Blocks until the
-    /// target has said that it takes timers.
-    pub(crate) fn begin(self: &Arc<Self>, mut options: PostgresOptions) -> Result<(), MoveError> {
+    /// target has said that it takes timers. The entry of the audit log is written then, so it moves with the timers.
+    pub(crate) fn begin(
+        self: &Arc<Self>,
+        mut options: PostgresOptions,
+        entry: Operation,
+    ) -> Result<(), MoveError> {
         options.keep_done = self.keep_done;
         let mut progress = self.progress.lock();
         match progress.phase {
@@ -182,7 +190,11 @@ impl Moves {
         let before = std::mem::take(&mut *progress);
         progress.phase = Phase::Copying;
         drop(progress);
-        let begun = Mover::begin(Arc::clone(self), &options).and_then(|mover| {
+        let begun = Mover::begin(Arc::clone(self), &options).and_then(|mut mover| {
+            if let Err(error) = entry.begins(&self.timers) {
+                mover.give_up();
+                return Err(MoveError::Entry(error));
+            }
             let thread = thread::Builder::new().name("countwheel-move".to_owned());
             thread.spawn(move || mover.run())?;
             Ok(())

@@ -105,6 +105,11 @@ impl Mover {
         Ok(mover)
     }
 
+    /// Leaves the target as it is without a move that has not begun to copy. What is left of it the next one removes.
+    pub(super) fn give_up(&mut self) {
+        let _ = self.arrival.give_up();
+    }
+
     fn note(&self, change: impl FnOnce(&mut Progress)) {
         let mut progress = self.moves.progress.lock();
         progress.took = self.moves.clock.now().saturating_since(self.began);

@@ -1,6 +1,8 @@
 //! The audit log of a real process: who, from where, what, and how it stood. `sim audit` has the worlds, these are a
 //! sentence each.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
 use crate::support::{Client, Directory, Server, program};
@@ -189,6 +191,103 @@ fn what_people_do_to_timers_is_noted_and_what_services_do_if_it_is_asked_for() {
         );
         assert!(operations(&entries).contains(&"purgeQueue"));
     }
+}
+
+/// A service with what a snapshot has.
+fn restore(snapshot: &Path, into: &Path) -> Server {
+    let restore = program().arg("restore").arg(snapshot).arg(into).output();
+    let done = restore.unwrap();
+    assert!(done.status.success(), "{done:?}");
+    Server::start(into)
+}
+
+/// A snapshot changes no timer and no setting that anybody has made, and had no entry.
+#[test]
+fn a_snapshot_has_an_entry_and_one_that_is_refused_has_none() {
+    let directory = Directory::new();
+    let at = |name| directory.0.join(name);
+    let snapshots = at("snapshots");
+    let options = ["--snapshot-dir", snapshots.to_str().unwrap()];
+    let server = Server::with(&at("data"), &options);
+    let mut client = server.client();
+    let make = |client: &mut Client, name: &str| {
+        let body = json!({ "name": name }).to_string();
+        client.json("POST", "/v1/snapshots", &body)
+    };
+    let made = make(&mut client, "one");
+    let request = made.header("x-request-id").unwrap().to_owned();
+    made.expect(201);
+    assert_eq!(make(&mut client, "../two").status, 400);
+    make(&mut client, "two").expect(201);
+    let entries = log(&mut client);
+    assert_eq!(operations(&entries), ["makeSnapshot", "makeSnapshot"]);
+    let first = &entries[0];
+    assert_eq!(first["details"], json!({"snapshot": "one"}));
+    assert_eq!(first["setting"], "operation/makeSnapshot");
+    assert_eq!(
+        (&first["who"]["kind"], &first["request"]),
+        (&json!("anyone"), &json!(request))
+    );
+    assert_eq!(first["before"], Value::Null);
+    assert_eq!(entries[1]["before"], first["after"]);
+    // The entry is in the snapshot that it is about, and no list of settings has it.
+    drop((client, server));
+    let again = Server::with(&at("data"), &["--audit-keep", "0"]);
+    assert_eq!(log(&mut again.client()), entries);
+    again.stop();
+    let restored = restore(&snapshots.join("one"), &at("restored"));
+    assert_eq!(log(&mut restored.client()), entries[..1]);
+    let queues = restored.client().get("/v1/queues").expect(200);
+    assert_eq!(queues["queues"], json!([]), "{queues}");
+}
+
+/// A token that somebody makes in a data directory had no entry: the first one of a service, which makes all others.
+#[test]
+fn a_token_that_is_made_in_a_directory_has_an_entry_in_the_same_commit() {
+    let directory = Directory::new();
+    let data = directory.0.join("data");
+    drop(Server::with(&data, &[]));
+    let made = program()
+        .args(["token", "create", "--json", "ada", "--scope", "admin"])
+        .arg("--data")
+        .arg(&data)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let made: Value = serde_json::from_slice(&made.stdout).unwrap();
+    let (id, token) = (
+        made["id"].as_str().unwrap(),
+        made["token"].as_str().unwrap(),
+    );
+    let server = Server::with(&data, &[]);
+    let mut ada = with(&server, token);
+    let entries = log(&mut ada);
+    assert_eq!(operations(&entries), ["createToken"]);
+    let entry = &entries[0];
+    let user = rustix::process::geteuid().as_raw();
+    assert_eq!(entry["who"], json!({"kind": "directory"}));
+    assert_eq!(entry["from"], format!("user {user}"));
+    assert_eq!(entry["setting"], format!("token/{id}"));
+    assert_eq!(entry["before"], Value::Null);
+    let shown = ada.get(&format!("/v1/tokens/{id}")).expect(200);
+    assert_eq!(entry["after"]["revision"], shown["revision"]);
+    assert_eq!(
+        (field(entry, "name"), field(entry, "secret")),
+        (
+            &json!({"field": "name", "after": "ada"}),
+            &json!({"field": "secret"})
+        )
+    );
+    assert!(
+        !entry
+            .to_string()
+            .contains(token.rsplit('_').next().unwrap())
+    );
+    // What is made after it has places of its own.
+    ada.json("PUT", "/v1/queues/orders", r#"{"concurrency":3}"#)
+        .expect(201);
+    ada.json("PUT", TIMER, FAR).expect(201);
+    assert_eq!(operations(&log(&mut ada)), ["createToken", "putQueue"]);
 }
 
 #[test]
@@ -421,16 +520,10 @@ fn a_snapshot_has_the_log() {
         .json("POST", "/v1/snapshots", r#"{"name": "s"}"#)
         .expect(201);
     server.stop();
-    let restored = directory.0.join("restored");
-    let done = program()
-        .arg("restore")
-        .arg(snapshots.join("s"))
-        .arg(&restored)
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{done:?}");
-    let server = Server::start(&restored);
-    assert_eq!(log(&mut server.client()), said);
+    let server = restore(&snapshots.join("s"), &directory.0.join("restored"));
+    let restored = log(&mut server.client());
+    assert_eq!(restored[..1], said);
+    assert_eq!(operations(&restored), ["putQueue", "makeSnapshot"]);
 }
 
 #[test]

@@ -80,12 +80,13 @@ fn a_snapshot_of_the_running_service_is_verified_and_restored() {
     let made = answer.expect(201);
     assert_eq!(
         (&made["name"], made["commit"].as_u64()),
-        (&json!("first"), Some(3))
+        // The entry of the audit log is a commit, and in the snapshot.
+        (&json!("first"), Some(4))
     );
     set(&mut client, "three");
     let url = format!("http://{}", server.address);
     let said = command("snapshot", &[Path::new("second")], &["--server", &url]);
-    assert!(ended(&said, 0).starts_with("snapshot second: commit 4, "));
+    assert!(ended(&said, 0).starts_with("snapshot second: commit 6, "));
 
     let again = client.json("POST", "/v1/snapshots", r#"{"name": "first"}"#);
     assert_eq!(again.problem(), (409, "conflict".to_owned()));

@@ -20,6 +20,7 @@ use rustls::{
     ClientConfig, ClientConnection, ProtocolVersion, RootCertStore, StreamOwned,
     SupportedProtocolVersion,
 };
+use serde_json::json;
 
 use crate::support::{
     Answer, Client, Directory, PATIENCE, Server, output_of_refusal, pause, program, read_answer,
@@ -601,6 +602,35 @@ fn a_certificate_stands_for_the_token_that_names_it() {
         404
     );
     assert_eq!(fire("origin: https://evil.example\r\n"), 403);
+    // A cookie that is no session makes no session of a certificate.
+    admin
+        .json(
+            "PUT",
+            "/v1/queues/q/timers/k",
+            r#"{"in":"9d","target":{"url":"http://x.invalid/"}}"#,
+        )
+        .expect(201);
+    let stale = "cookie: countwheel_session=-.9.0.0\r\n";
+    assert_eq!(fire(stale), 202);
+    let log = admin.get("/v1/audit?limit=1").expect(200);
+    let entry = &log["items"][0];
+    assert_eq!(entry["operation"], "fireTimer");
+    assert_eq!(
+        entry["certificate"],
+        "dns:localhost uri:spiffe://example.org/worker"
+    );
+    assert_eq!(
+        entry["who"],
+        json!({"kind": "token", "id": made["id"], "name": "w"})
+    );
+    assert_eq!(entry["from"], "127.0.0.1");
+    let mut stream = connect(&address, authority.caller(&[&TLS13], Some(&named))).unwrap();
+    let request = format!(
+        "POST /timer/revive?queue=q&key=k HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n{stale}\r\n"
+    );
+    stream.get_mut().write_all(request.as_bytes()).unwrap();
+    // The timer is not dead: the form was let in.
+    assert_eq!(read_answer(&mut stream, false).unwrap().status, 409);
     assert_eq!(fire("sec-fetch-site: cross-site\r\n"), 403);
     // What is shown as a token counts alone, right or wrong.
     let mut stream = connect(&address, authority.caller(&[&TLS13], Some(&named))).unwrap();

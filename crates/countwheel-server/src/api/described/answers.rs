@@ -727,9 +727,9 @@ shape!(
     &[
         need(
             "kind",
-            Kind::Words(&["token", "configured", "anyone", "service"]),
+            Kind::Words(&["token", "configured", "anyone", "service", "directory"]),
             "Whoever had a token that is stored, or that was given to the program; anyone, where no token was needed; the \
-             service itself.",
+             service itself; whoever has made a token in the data directory.",
         ),
         may("id", TEXT, "The id of the token."),
         may("name", TEXT, "The name that the token had."),

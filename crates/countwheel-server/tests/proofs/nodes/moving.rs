@@ -209,6 +209,10 @@ fn a_move_under_load_loses_nothing_and_refuses_nothing() {
         held.push(progress(from)["held_ms"].as_u64().expect("a number") * 1_000);
         // What is asked there is answered by the node.
         wait_until_taken(&sides.node);
+        // The entry of the audit log is one of what was moved.
+        let path = "/v1/audit?operation=beginMoveToCluster";
+        let log = asked(&sides.node, "GET", path, None).body;
+        assert_eq!(log["items"][0]["details"]["schema"], target.1, "{log}");
         wait(UNDER_LOAD);
         let again = asked(from, "POST", PATH, Some(&json!({ "store": target.0 })));
         assert_eq!(again.status, 409, "{}", again.body);
