@@ -4,6 +4,7 @@ mod audit;
 pub mod batch;
 mod cluster;
 mod connector;
+mod namespaces;
 mod runs;
 mod stats;
 mod tokens;
@@ -43,6 +44,9 @@ pub use self::cluster::{
 };
 use self::connector::Connector;
 pub use self::connector::SocketFault;
+pub use self::namespaces::{
+    NamespaceRemoved, NamespaceShown, NamespaceUsage, Namespaces, QuotaRate, Quotas,
+};
 pub use self::runs::{Backfilled, BackfilledRun, SimulatedThere, TimerRun, TimerRuns};
 pub use self::stats::{DueFigures, DueSpan, Figures, OverdueFigure, TimerFigures};
 pub use self::tokens::{NewToken, TokenMade, TokenRevoked, TokenShown, Tokens};

@@ -110,6 +110,8 @@ fn path(id: &str) -> String {
 ///
 /// let day = Duration::from_secs(86_400);
 /// let for_workers = NewToken::new("workers", &["deliver"]).expires_in(90 * day);
+/// let of_tenant = NewToken::new("tenant 7", &["read", "write"]).namespace("tenant-7");
+/// assert_eq!(of_tenant.to_json()["namespace"], "tenant-7");
 /// let by_certificate = NewToken::new("metrics", &["metrics"]).certificate("dns:prometheus.example");
 /// assert_ne!(for_workers, by_certificate);
 /// ```
@@ -120,6 +122,7 @@ pub struct NewToken {
     scopes: Vec<String>,
     expires_in: Option<Duration>,
     certificate: Option<String>,
+    namespace: Option<String>,
 }
 
 impl NewToken {
@@ -131,6 +134,7 @@ impl NewToken {
             scopes: scopes.iter().map(|&scope| scope.to_owned()).collect(),
             expires_in: None,
             certificate: None,
+            namespace: None,
         }
     }
 
@@ -143,6 +147,12 @@ impl NewToken {
     /// The token has no secret. Whoever shows a certificate with this name has it: `dns:`, `uri:` or `cn:` and the name.
     pub fn certificate(mut self, name: &str) -> Self {
         self.certificate = Some(name.to_owned());
+        self
+    }
+
+    /// The token opens what is in this namespace, and nothing else.
+    pub fn namespace(mut self, name: &str) -> Self {
+        self.namespace = Some(name.to_owned());
         self
     }
 
@@ -163,6 +173,9 @@ impl NewToken {
         if let Some(name) = &self.certificate {
             body["certificate"] = json!(name);
         }
+        if let Some(name) = &self.namespace {
+            body["namespace"] = json!(name);
+        }
         body
     }
 }
@@ -181,6 +194,8 @@ pub struct TokenShown {
     pub scopes: Vec<String>,
     /// The name of the certificate that stands for its secret.
     pub certificate: Option<String>,
+    /// The namespace that it is of; `None`: of the whole service.
+    pub namespace: Option<String>,
     /// When it was made.
     #[serde(deserialize_with = "time")]
     pub created: Timestamp,
