@@ -216,6 +216,7 @@ impl Connection {
         let peer = Peer {
             source,
             is_tls: agreed.is_some(),
+            counted: Arc::default(),
             certificate: agreed.and_then(|agreed| agreed.names),
         };
         let stream = match spoken {

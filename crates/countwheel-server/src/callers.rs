@@ -12,7 +12,10 @@ use std::sync::Arc;
 
 use axum::http::HeaderMap;
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use proxy_header::{ParseConfig, ProxyHeader};
+
+use crate::quotas::Connected;
 
 /// The header in which each proxy notes who it was called by, the last one at the end.
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -74,7 +77,7 @@ impl fmt::Display for CertificateName {
 
 /// Who is at the other end of a connection, as far as the connection tells. Each request has it as an extension. It says
 /// nothing of who a proxy calls for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// Where it comes from; where a header of the PROXY protocol says it, what that says.
     pub(crate) source: Source,
@@ -82,6 +85,8 @@ pub(crate) struct Peer {
     pub(crate) certificate: Option<Arc<[CertificateName]>>,
     /// Whether it speaks TLS.
     pub(crate) is_tls: bool,
+    /// The namespace that the connection counts for.
+    pub(crate) counted: Arc<Mutex<Option<Connected>>>,
 }
 
 impl fmt::Display for Peer {

@@ -120,7 +120,7 @@ impl Lease {
     fn of_said(said: &SaidLease<'_>) -> Option<Self> {
         Some(Self {
             name: TimerName {
-                queue: QueueName::new(said.queue).ok()?,
+                queue: QueueName::from_text(said.queue).ok()?,
                 key: Key::new(said.key).ok()?,
             },
             id: said.id.to_owned(),
@@ -722,7 +722,7 @@ fn wanted(said: &Said<'_>) -> Option<(u64, Wanted)> {
         return None;
     };
     let queues = queues.iter().map(|(queue, lease)| {
-        let queue = QueueName::new(*queue).ok()?;
+        let queue = QueueName::from_text(*queue).ok()?;
         let lease = (*lease).clamp(LEASE_MIN, LEASE_MAX);
         Some((queue, lease))
     });

@@ -40,6 +40,7 @@ mod nodes;
 mod places;
 mod pool;
 mod pull;
+mod quotas;
 mod resolver;
 mod resources;
 mod roots;

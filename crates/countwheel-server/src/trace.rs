@@ -346,7 +346,7 @@ fn parse(text: &[u8], line: u64) -> Result<Entry, TraceError> {
     };
     let queue = match object.take("queue") {
         Some(queue) => {
-            let queue = QueueName::new(queue.text().map_err(field)?);
+            let queue = QueueName::from_text(queue.text().map_err(field)?);
             Some(queue.map_err(|source| name("/queue", source))?)
         }
         None => None,

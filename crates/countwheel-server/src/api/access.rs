@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, header};
+use countwheel_durable::Namespace;
 use countwheel_time::Instant;
 use parking_lot::Mutex;
 
@@ -106,6 +107,14 @@ impl Identity {
     /// Whether a browser would show by itself what whoever it is has shown.
     pub(crate) fn is_by_certificate(&self) -> bool {
         matches!(self, Self::Token(_, _, Proof::Certificate))
+    }
+
+    /// The namespace of the token, if it has one.
+    pub(crate) fn namespace(&self) -> Option<&Namespace> {
+        match self {
+            Self::Token(_, token, _) => token.namespace.as_ref(),
+            _ => None,
+        }
     }
 
     /// Whether whoever it is may do what wants this scope.

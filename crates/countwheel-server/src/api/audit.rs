@@ -508,7 +508,7 @@ fn shown_name<'a>(kind: &str, field: &'a str) -> &'a str {
 /// The value of a field, if it is short and no secret.
 fn shown(kind: &str, field: &str, value: &Value) -> Option<Value> {
     let value = match (kind, field) {
-        ("queue", _) => value.clone(),
+        ("queue", _) | ("namespace", "quotas") => value.clone(),
         ("endpoint", "url") => origin(value.as_str()?)?.into(),
         ("endpoint", field) if OF_ENDPOINTS.contains(&field) => value.clone(),
         ("token", "before") => value.get("until")?.clone(),

@@ -22,6 +22,7 @@ use super::timers::{self, check_sendable, unschedulable};
 use super::{App, answer};
 use crate::deliver::carries_body;
 use crate::job::{Inherits, Job};
+use crate::quotas;
 use crate::time::{LAST_TIME, format_time, parse_time};
 use crate::traced::TraceContext;
 
@@ -366,12 +367,20 @@ async fn make(app: &App, runs: &[Run], record: &Record, job: Job) -> Result<Vec<
     let mut results = Vec::with_capacity(runs.len());
     for runs in runs.chunks(together) {
         let mut waiting = Vec::with_capacity(runs.len());
+        let mut full = None;
         for run in runs {
+            let admitted = match quotas::admit(app, &run.name.queue, Some(&run.name)).await {
+                Ok(admitted) => admitted,
+                Err(problem) => {
+                    full = Some(problem);
+                    break;
+                }
+            };
             job.extras.backfill = Some(run.nominal);
             let set = set(run, record, job.encode());
-            waiting.push((run, app.ask::<durable::Set>(set)));
+            waiting.push((run, app.ask::<durable::Set>(set), admitted));
         }
-        for (run, answer) in waiting {
+        for (run, answer, _admitted) in waiting {
             let mut answer = answer.await;
             for _ in 0..TRIES {
                 if !matches!(answer, Err(TimerError::ReceiptPending)) {
@@ -389,6 +398,7 @@ async fn make(app: &App, runs: &[Run], record: &Record, job: Job) -> Result<Vec<
                 Err(error) => return Err(error.into()),
             });
         }
+        full.map_or(Ok(()), Err)?;
     }
     Ok(results)
 }

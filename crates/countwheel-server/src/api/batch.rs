@@ -36,6 +36,7 @@ use super::described::{operations, requests};
 use super::json::{self, Field, Kind, Object};
 use super::leases;
 use super::problem::{Code, Problem};
+use super::reach::Reach;
 use super::request::{Condition, Honoured, MAX_BODY_BYTES, Query, has_type, precondition};
 use super::timers;
 use super::{App, HELD_AT_MOST};
@@ -43,6 +44,7 @@ use crate::bodies::Share;
 use crate::callers::Caller;
 use crate::front::Streaming;
 use crate::moving::{Passed, Within};
+use crate::quotas::{self, Admitted};
 use crate::resources::token::Scope;
 use crate::time::format_time;
 use crate::traced::TraceContext;
@@ -84,6 +86,8 @@ struct Operation {
     verb: Verb,
     name: TimerName,
     ask: Ask,
+    /// The room that a new timer takes of a quota, until it is set.
+    admitted: Option<Admitted>,
 }
 
 /// What it asks the schedulers for.
@@ -838,6 +842,10 @@ impl Batch {
             self.refused(no_memory());
             return Ok(());
         }
+        if let Err(over) = self.keep_rate().await? {
+            self.refused(over);
+            return Ok(());
+        }
         self.stay_within().await?;
         let since = Instant::now();
         while !self.ask(line).await {
@@ -852,6 +860,35 @@ impl Batch {
             }
         }
         Ok(())
+    }
+
+    /// Waits until the rate of the namespace has room for another line. A line that would wait for too long is refused.
+    async fn keep_rate(&mut self) -> Result<Result<(), Problem>, Cut> {
+        let end = Instant::now() + PROGRESS;
+        loop {
+            let Err(over) = quotas::take_lines(&self.app, self.asks.as_ref(), 1) else {
+                return Ok(Ok(()));
+            };
+            let again = Instant::now() + over.wait;
+            if again > end {
+                return Ok(Err(*over.problem));
+            }
+            while Instant::now() < again {
+                self.drain();
+                if self.shared.is_gone.load(Ordering::Relaxed) {
+                    return Err(Cut::Gone);
+                }
+                let mut stopping = self.stopping.clone();
+                let shared = Arc::clone(&self.shared);
+                tokio::select! {
+                    () = sleep_until(again) => {}
+                    () = shared.changed.notified() => {}
+                    _ = stopping.wait_for(|&is| is) => return Err(Cut::Shutdown),
+                }
+            }
+            // The caller waits for the rate, and not the service for the caller.
+            self.last_in = Instant::now();
+        }
     }
 
     /// While all timers are to change hands, nothing of the batch is under way.
@@ -871,7 +908,12 @@ impl Batch {
     /// Hands an operation to its scheduler. `false` if too many wait there already.
     async fn ask(&mut self, line: &[u8]) -> bool {
         let read = read(&self.app, line, self.trace.as_ref(), self.asks.as_ref()).await;
-        let Operation { verb, name, ask } = match read {
+        let Operation {
+            verb,
+            name,
+            ask,
+            admitted,
+        } = match read {
             Ok(operation) => operation,
             Err(problem) => {
                 self.refused(problem);
@@ -893,6 +935,7 @@ impl Batch {
             Ask::Replace(request) => {
                 self.settle().await;
                 let came = timers::replace(&self.app, &request).await;
+                drop(admitted);
                 let came = came.map_or_else(Came::Refused, |set| {
                     Came::Asked(Ok(durable::Response::Set(set)))
                 });
@@ -908,6 +951,7 @@ impl Batch {
         let shared = Arc::clone(&self.shared);
         let request = self.app.noted(request);
         self.app.timers.submit(request, move |answer| {
+            drop(admitted);
             shared.came(number, Came::Asked(answer));
         });
         let mut open = self.shared.open.lock();
@@ -1116,28 +1160,41 @@ async fn read(
     let mut object = object.shaped(shape)?;
     let op = object.require("op")?;
     let verb = op.text()?;
+    let reach = Reach::of_identity(asks);
     if verb == "ack" || verb == "nack" {
         // A batch is for the scope write.
         asks.map_or(Ok(()), |asks| asks.needs(Scope::Deliver))?;
-        return read_settle(object, verb == "ack");
+        return read_settle(object, verb == "ack", &reach);
     }
     let (queue, key) = (object.require("queue")?, object.require("key")?);
-    let name = leases::read_name(&queue, &key)?;
+    let name = leases::read_name(&queue, &key, &reach)?;
     let once = |verb, name, request| {
         let ask = Ask::Once(request);
-        Ok(Operation { verb, name, ask })
+        Ok(Operation {
+            verb,
+            name,
+            ask,
+            admitted: None,
+        })
     };
     match &*verb {
         "set" => {
             let condition = read_condition(&mut object, true)?;
+            let found = reach.find(app, name.queue.namespace()).await;
+            found.map_err(|problem| problem.at("/queue"))?;
             let timer = timers::read_known(app, object, &name.queue, app.tagged(&name.key)).await?;
+            let admitted = quotas::admit(app, &name.queue, Some(&name)).await?;
             let request = timer.request(name.clone(), trace.cloned());
             let ask = match condition {
                 Condition::Engine(precondition) => Ask::Once(request.with(precondition)),
                 Condition::Exists => Ask::Replace(request),
             };
-            let verb = Verb::Set;
-            Ok(Operation { verb, name, ask })
+            Ok(Operation {
+                verb: Verb::Set,
+                name,
+                ask,
+                admitted,
+            })
         }
         "move" => {
             let precondition = read_condition(&mut object, false)?.of_existing();
@@ -1186,11 +1243,11 @@ async fn read(
     }
 }
 
-fn read_settle(mut object: Object<'_>, is_ack: bool) -> Result<Operation, Problem> {
+fn read_settle(mut object: Object<'_>, is_ack: bool, reach: &Reach) -> Result<Operation, Problem> {
     let (item, outcome) = if is_ack {
-        (leases::read_item(&mut object)?, leases::acked())
+        (leases::read_item(&mut object, reach)?, leases::acked())
     } else {
-        leases::read_nack(&mut object)?
+        leases::read_nack(&mut object, reach)?
     };
     object.finish()?;
     let (name, request) = leases::settle_request(item, outcome);
@@ -1198,6 +1255,7 @@ fn read_settle(mut object: Object<'_>, is_ack: bool) -> Result<Operation, Proble
         verb: Verb::Settle,
         name,
         ask: Ask::Once(request),
+        admitted: None,
     })
 }
 
@@ -1239,6 +1297,7 @@ async fn atomic(
 ) -> Result<Response, Problem> {
     let mut stopping = app.stopping();
     let (mut operations, mut requests) = (Vec::new(), Vec::new());
+    let mut admitted = Vec::new();
     let (mut buffer, mut bytes, mut deadline) = (Vec::new(), 0, FIRST_BYTES);
     let mut is_over = false;
     while !is_over {
@@ -1297,6 +1356,7 @@ async fn atomic(
                 return Err(problem.of_item(item));
             };
             operations.push(operation.verb);
+            admitted.extend(operation.admitted);
             requests.push(request);
         }
         buffer.drain(..from);
@@ -1306,12 +1366,14 @@ async fn atomic(
     }
     drop(buffer);
     asks.map_or(Ok(()), |asks| asks.still(app))?;
+    quotas::take_lines(app, asks, requests.len()).map_err(|over| *over.problem)?;
     let requests = requests
         .into_iter()
         .map(|request| app.noted(request))
         .collect();
     let (send, receive) = oneshot::channel();
     app.timers.submit_batch(requests, move |answer| {
+        drop(admitted);
         // A caller that hung up does not hear what was done.
         send.send(answer).unwrap_or_default();
     });

@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::described::{operations, requests};
 use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
+use super::reach::Reach;
 use super::request::{
     Honoured, Query, endpoint_of, invalid_endpoint, json_body, optional_json_body, precondition,
     tested_endpoint_of,
@@ -32,6 +33,7 @@ use crate::deliver::{carries_body, check_url};
 use crate::egress::{BadProxy, EgressProxy};
 use crate::guard::{AllowedTarget, BadTarget, Targets};
 use crate::job::{Extras, Job, To};
+use crate::quotas::{Quota, check_count, count_in};
 use crate::resources::breaker::{Breaker, FAILURES_MAX, Health, HealthState, PAUSE_MAX, PAUSE_MIN};
 use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{
@@ -215,6 +217,12 @@ pub(super) async fn put(
     let body = json_body(&app, request).await?;
     let make = |known: &Resources| {
         let entry = known.endpoint(&name);
+        if entry.is_none() {
+            let names = known.endpoints_after(None).map(|(name, _)| name.as_str());
+            let (namespace, quotas) = (name.namespace(), known.quotas(name.namespace()));
+            let count = count_in(names, namespace);
+            check_count(quotas, Quota::Endpoints, namespace, count)?;
+        }
         let before = entry.and_then(|entry| entry.what.as_deref());
         let read = read(&body, &app, &name, before.map(|it| &it.settings))?;
         Ok(Some(read.to_value()))
@@ -272,7 +280,11 @@ pub(super) async fn get(
     Ok(stored::shown_unless_any(&headers, &body, entry.version))
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    reach: Reach,
+    uri: Uri,
+) -> Result<Response, Problem> {
     #[derive(Serialize)]
     struct Answer<'a> {
         endpoints: Vec<EndpointBody<'a>>,
@@ -293,7 +305,8 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     let after = query.get("after").map(EndpointName::new).transpose();
     let after = after.map_err(|_| invalid_endpoint())?;
     let known = app.look().await?;
-    let mut entries = known.endpoints_after(after.as_ref());
+    let entries = known.endpoints_after(after.as_ref());
+    let mut entries = entries.filter(|(name, _)| reach.has(name.namespace()));
     let page: Vec<_> = entries.by_ref().take(limit.unwrap_or(100)).collect();
     let next = entries.next().and(page.last());
     let unreadable = page

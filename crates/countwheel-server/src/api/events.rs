@@ -22,11 +22,13 @@ use tokio::sync::{mpsc, watch};
 use super::access::Identity;
 use super::described::operations;
 use super::problem::{Code, Problem};
+use super::reach::{Reach, no_such_namespace};
 use super::request::{Query, only};
 use super::{App, timers};
 use crate::events::{Events, Listening, SIGN_OF_LIFE};
 use crate::front::Streaming;
 use crate::resources::changed_by;
+use crate::resources::namespace::namespace_in;
 use crate::time::format_time;
 
 /// A piece of a stream that is handed to its connection has about so many bytes.
@@ -108,9 +110,13 @@ impl Filter {
             && self.prefix.as_ref().is_none_or(of_prefix)
     }
 
+    fn has(&self, namespace: &str) -> bool {
+        let own = self.namespace.as_ref();
+        own.is_none_or(|own| own.as_str() == namespace)
+    }
+
     fn wants_namespace(&self, queue: &QueueName) -> bool {
-        let namespace = self.namespace.as_ref();
-        namespace.is_none_or(|namespace| queue.namespace() == namespace.as_str())
+        self.has(queue.namespace())
     }
 
     fn wants_change(&self, changed: &Changed<'_>) -> bool {
@@ -118,7 +124,7 @@ impl Filter {
             return false;
         }
         match changed {
-            Changed::Endpoint(_) => self.queue.is_none() && self.namespace.is_none(),
+            Changed::Endpoint(name) => self.queue.is_none() && self.has(namespace_in(name)),
             Changed::Queue(None) => true,
             Changed::Queue(Some(text)) => {
                 let is_it = self
@@ -499,7 +505,7 @@ pub(super) async fn stream(
 ) -> Result<Response, Problem> {
     let uri = request.uri();
     let query = Query::of(uri, &operations::EVENTS.query_names())?;
-    let filter = Filter {
+    let mut filter = Filter {
         namespace: query.read("namespace", "the name of a namespace", |text| {
             Namespace::new(text).ok()
         })?,
@@ -509,6 +515,15 @@ pub(super) async fn stream(
         prefix: query.get("prefix").map(str::to_owned),
         kinds: query.get("kinds").map(kinds).transpose()?,
     };
+    let reach = Reach::of(&request);
+    let named = filter.namespace.iter().map(Namespace::as_str);
+    let mut named = named.chain(filter.queue.iter().map(QueueName::namespace));
+    if named.any(|namespace| !reach.has(namespace)) {
+        return Err(no_such_namespace());
+    }
+    if let Reach::Of(own) = reach {
+        filter.namespace = Some(own);
+    }
     let header = only(request.headers(), &LAST_EVENT_ID)?.filter(|text| !text.is_empty());
     // A browser comes back to the same URL, with the header.
     let after = match header {

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_durable::{
-    Due, Job, JobAction, JobError, JobFilter, JobOrder, QueueName, SettingsVersion, Shift,
-    StateKind, TimerError,
+    Due, Job, JobAction, JobError, JobFilter, JobOrder, SettingsVersion, Shift, StateKind,
+    TimerError,
 };
 use countwheel_time::Timestamp;
 use serde::Serialize;
@@ -19,6 +19,7 @@ use super::access::Identity;
 use super::described::requests;
 use super::json::{self, Field, Object};
 use super::problem::{Code, Problem};
+use super::reach::Reach;
 use super::request::{Honoured, Query, json_body, optional_json_body, precondition, text_segment};
 use super::timers::{due_at, due_in, shift_by, unschedulable};
 use super::{App, answer, purge, queues, tags};
@@ -156,7 +157,8 @@ pub(super) async fn begin(
     Query::of(request.uri(), &[])?;
     let asks = request.extensions().get::<Identity>().cloned();
     let body = json_body(&app, request).await?;
-    let order = read(&body, app.clock.timestamp())?;
+    let reach = Reach::of_identity(asks.as_ref());
+    let order = read(&body, app.clock.timestamp(), &reach)?;
     drop(body);
     if order.dry_run {
         // What is counted and not changed is read.
@@ -173,25 +175,37 @@ pub(super) async fn begin(
     .await
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    reach: Reach,
+    uri: Uri,
+) -> Result<Response, Problem> {
     #[derive(Serialize)]
     struct Answer {
         jobs: Vec<JobBody>,
     }
     Query::of(&uri, &[])?;
     app.read(move |timers| {
-        let jobs = timers.jobs().into_iter().map(JobBody::from).collect();
+        let jobs = timers.jobs().into_iter();
+        let jobs = jobs.filter(|job| reach.has(job.order.queue.namespace()));
+        let jobs = jobs.map(JobBody::from).collect();
         Ok(answer(StatusCode::OK, &Answer { jobs }))
     })
     .await
 }
 
-pub(super) async fn get(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    reach: Reach,
+    uri: Uri,
+) -> Result<Response, Problem> {
     Query::of(&uri, &[])?;
     let id = text_segment(&uri, 3).and_then(|text| id_of(&text));
     let id = id.ok_or_else(no_such_job)?;
     app.read(move |timers| {
-        let job = timers.job(id)?.ok_or_else(no_such_job)?;
+        let job = timers.job(id)?;
+        let job = job.filter(|job| reach.has(job.order.queue.namespace()));
+        let job = job.ok_or_else(no_such_job)?;
         Ok(answer(StatusCode::OK, &JobBody::from(job)))
     })
     .await
@@ -211,6 +225,7 @@ pub(super) async fn cancel(
     let id = id_of(id).ok_or_else(no_such_job)?;
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
+    let reach = Reach::of(&request);
     if let Some(body) = optional_json_body(&app, request).await? {
         Field::root(json::parse(&body)?)
             .object_of(&requests::NOTHING)?
@@ -218,10 +233,11 @@ pub(super) async fn cancel(
     }
     let note = app.note(json!({ "job": id.0 }));
     app.read(move |timers| {
-        let job = timers
-            .noting(note)
-            .cancel_job(id)?
-            .ok_or_else(no_such_job)?;
+        let job = timers.job(id)?;
+        let is_seen = |job: &Job| reach.has(job.order.queue.namespace());
+        job.filter(is_seen).ok_or_else(no_such_job)?;
+        let job = timers.noting(note).cancel_job(id)?;
+        let job = job.ok_or_else(no_such_job)?;
         Ok(answer(StatusCode::OK, &JobBody::from(job)))
     })
     .await
@@ -249,7 +265,7 @@ fn refusal(error: JobError) -> Problem {
 }
 
 /// What is asked of a job.
-fn read(body: &[u8], now: Timestamp) -> Result<JobOrder, Problem> {
+fn read(body: &[u8], now: Timestamp, reach: &Reach) -> Result<JobOrder, Problem> {
     let mut object = Field::root(json::parse(body)?).object_of(&requests::JOB)?;
     let queue = object.require("queue")?;
     let action = object.require("action")?;
@@ -258,9 +274,7 @@ fn read(body: &[u8], now: Timestamp) -> Result<JobOrder, Problem> {
     let (rate, dry_run) = (object.take("rate"), object.take("dry_run"));
     let lacks_move = object.missing("move");
     object.finish()?;
-    let pointer = queue.pointer().to_owned();
-    let queue = QueueName::new(queue.text()?);
-    let queue = queue.map_err(|error| Problem::from(error).at(pointer))?;
+    let queue = reach.queue(&queue)?;
     let action = match (&*action.text()?, &shift) {
         ("move", Some(shift)) => JobAction::Move(read_move(shift, now)?),
         ("move", None) => return Err(lacks_move),

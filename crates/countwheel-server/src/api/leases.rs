@@ -26,6 +26,7 @@ use super::described::{Shape, requests};
 use super::endpoints::invalid;
 use super::json::{self, Field, Object};
 use super::problem::{Code, Problem};
+use super::reach::Reach;
 use super::request::{Honoured, Query, json_body, optional_json_body, precondition};
 use super::timers::BackfillBody;
 use super::{App, answer, retry};
@@ -165,13 +166,13 @@ pub(super) async fn of_queues(
     Query::of(request.uri(), &[])?;
     let caller = request.extensions().get::<Caller>().copied();
     let asks = request.extensions().get::<Identity>().cloned();
+    let reach = Reach::of_identity(asks.as_ref());
     let body = json_body(&app, request).await?;
     let mut object = Field::root(json::parse(&body)?).object_of(&requests::LEASE_OF_QUEUES)?;
     let field = object.require("queues")?;
     let mut queues: Vec<QueueName> = Vec::new();
     for element in field.elements()? {
-        let queue = QueueName::new(element.text()?);
-        let queue = queue.map_err(|error| Problem::from(error).at(element.pointer()))?;
+        let queue = reach.queue(&element)?;
         if queues.contains(&queue) {
             return Err(element.malformed("the queue is there twice"));
         }
@@ -388,20 +389,23 @@ pub(super) struct Item {
     token: LeaseToken,
 }
 
-pub(super) fn read_item(object: &mut Object<'_>) -> Result<Item, Problem> {
+pub(super) fn read_item(object: &mut Object<'_>, reach: &Reach) -> Result<Item, Problem> {
     let queue = object.require("queue")?;
     let key = object.require("key")?;
     let token = object.require("token")?;
-    let name = read_name(&queue, &key)?;
+    let name = read_name(&queue, &key, reach)?;
     let read: Result<LeaseToken, _> = token.text()?.parse();
     let token = read.map_err(|error| invalid(&token, error.to_string()))?;
     Ok(Item { name, token })
 }
 
 /// The timer that two fields name.
-pub(super) fn read_name(queue: &Field<'_>, key: &Field<'_>) -> Result<TimerName, Problem> {
-    let named = QueueName::new(queue.text()?);
-    let named = named.map_err(|error| Problem::from(error).at(queue.pointer()))?;
+pub(super) fn read_name(
+    queue: &Field<'_>,
+    key: &Field<'_>,
+    reach: &Reach,
+) -> Result<TimerName, Problem> {
+    let named = reach.queue(queue)?;
     let of_key = Key::new(key.text()?);
     let of_key = of_key.map_err(|error| Problem::from(error).at(key.pointer()))?;
     Ok(TimerName {
@@ -420,15 +424,16 @@ async fn items<T>(
     app: &App,
     request: Request<Body>,
     (one, many): (&'static Shape, &'static Shape),
-    read: impl Fn(&mut Object<'_>) -> Result<T, Problem>,
+    read: impl Fn(&mut Object<'_>, &Reach) -> Result<T, Problem>,
 ) -> Result<Items<T>, Problem> {
+    let reach = Reach::of(&request);
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
     let body = json_body(app, request).await?;
     let object = Field::root(json::parse(&body)?).object()?;
     if !object.has("items") {
         let mut object = object.shaped(one)?;
-        let item = read(&mut object)?;
+        let item = read(&mut object, &reach)?;
         object.finish()?;
         return Ok(Items::One(item));
     }
@@ -442,7 +447,7 @@ async fn items<T>(
     let mut items = Vec::with_capacity(elements.len());
     for element in elements {
         let mut object = element.object_of(one)?;
-        items.push(read(&mut object)?);
+        items.push(read(&mut object, &reach)?);
         object.finish()?;
     }
     Ok(Items::Many(items))
@@ -639,8 +644,11 @@ pub(super) async fn nack(
     settle_all(&app, items, |(item, outcome)| settle_request(item, outcome)).await
 }
 
-pub(super) fn read_nack(object: &mut Object<'_>) -> Result<(Item, Outcome), Problem> {
-    let item = read_item(object)?;
+pub(super) fn read_nack(
+    object: &mut Object<'_>,
+    reach: &Reach,
+) -> Result<(Item, Outcome), Problem> {
+    let item = read_item(object, reach)?;
     let (delay, dead) = (object.take("in"), object.take("dead"));
     let detail = object.take("detail");
     let said = match &detail {
@@ -681,8 +689,8 @@ pub(super) async fn extend(
         &app,
         request,
         (&requests::EXTEND, &requests::EXTENDS),
-        |object| {
-            let item = read_item(object)?;
+        |object, reach| {
+            let item = read_item(object, reach)?;
             let lease = object.require("lease")?;
             Ok((item, read_lease(&lease)?))
         },

@@ -15,11 +15,13 @@ pub(crate) mod jobs;
 pub(crate) mod json;
 mod leases;
 mod moving;
+mod namespaces;
 mod operate;
 mod pages;
 pub(crate) mod problem;
 mod purge;
 mod queues;
+pub(crate) mod reach;
 pub(crate) mod reading;
 pub(crate) mod recurrence;
 pub(crate) mod request;
@@ -81,6 +83,7 @@ use crate::metrics::{Callers, RequestLabels, Requests};
 use crate::moving::{Moves, Passed};
 use crate::places::{Figures, Places};
 use crate::pool::Phases;
+use crate::quotas::{self, Usage};
 use crate::resources::flows::{Closed, DeliveryLimits};
 use crate::resources::sealed::Vault;
 use crate::resources::token::TokenId;
@@ -187,6 +190,8 @@ pub struct App {
     tests: Semaphore,
     /// Changes of queues and endpoints are checked and made one after the other.
     changes: tokio::sync::Mutex<()>,
+    /// What namespaces use of their quotas.
+    usage: Usage,
     /// What POSTs with an idempotency key need.
     posts: Posts,
     /// Whether the service stops: then batches end.
@@ -264,9 +269,11 @@ impl App {
     #[must_use]
     pub fn new(timers: Timers, clock: Arc<dyn Clock>, token: Option<Token>, dev: bool) -> Self {
         let is_far = timers.durability().is_some();
+
         let (vault, roots) = (Vault::without_key(true), Arc::new(roots::of_program()));
         let catalogue = Catalogue::new(vault, roots, Arc::clone(&clock));
         let tally = Arc::new(Tally::new(timers.clone(), Arc::clone(&clock)));
+        let usage = Usage::new(Arc::clone(&clock));
         Self {
             answers_within: is_far.then_some(ANSWERED_WITHIN),
             timers,
@@ -296,6 +303,7 @@ impl App {
             tester: None,
             tests: Semaphore::new(TESTS_MAX),
             changes: tokio::sync::Mutex::default(),
+            usage,
             posts: Posts::default(),
             stopping: watch::Sender::new(false),
             keep_answers: KeepAnswers::default(),
@@ -406,6 +414,11 @@ impl App {
     /// What POSTs with an idempotency key need of each other.
     pub(crate) fn posts(&self) -> &Posts {
         &self.posts
+    }
+
+    /// What namespaces use of their quotas.
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
     }
 
     /// The queues and endpoints that are stored.
@@ -725,6 +738,13 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/v1/tokens/{token}", token)
         .route("/v1/audit", get(audit::list))
+        .route("/v1/namespaces", get(namespaces::list))
+        .route(
+            "/v1/namespaces/{namespace}",
+            get(namespaces::get)
+                .put(namespaces::put)
+                .delete(namespaces::remove),
+        )
         .route("/v1/stats", get(stats::stats))
         .route("/v1/stats/due", get(stats::due))
         .route("/v1/simulate", post(simulate::simulate))
@@ -802,6 +822,17 @@ async fn around(
     let uri = request.uri().clone();
     let peer = request.extensions().get::<Peer>().cloned();
     let refusal = refusal(&app, &request).or_else(|| unadmitted(&app, &mut request));
+    let refusal = match refusal {
+        None => {
+            let aim = reach::Aim::of(&request);
+            let missed = match aim {
+                Ok(aim) => aim.check(&app).await.err(),
+                Err(missed) => Some(missed),
+            };
+            missed.or_else(|| quotas::enter(&app, &request).err())
+        }
+        refusal => refusal,
+    };
     let asks = tracing::enabled!(tracing::Level::DEBUG)
         .then(|| request.extensions().get::<Identity>().cloned());
     let mut response = match refusal {

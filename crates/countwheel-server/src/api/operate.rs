@@ -56,7 +56,7 @@ impl Degraded {
 /// The answer of one that works: `well`, unless something is degraded.
 fn works(app: &App, asks: &Identity, well: &'static str) -> Response {
     let troubles = app.troubles();
-    let with_names = asks.has(Scope::Read);
+    let with_names = asks.has(Scope::Read) && asks.namespace().is_none();
     let degraded = troubles.iter();
     let mut degraded: Vec<_> = degraded.map(|one| Degraded::of(one, with_names)).collect();
     if !with_names {

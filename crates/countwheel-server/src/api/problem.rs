@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::timers::LEASED;
+use crate::quotas::Quota;
 
 /// When to ask again once the disk was full: by then the store has looked again.
 const FULL_RETRY_SECONDS: &str = "5";
@@ -30,6 +31,8 @@ pub(crate) struct Problem {
     /// Of a lease that was asked about: of which timer, and who has it.
     lease: Option<Box<Map<String, Value>>>,
     item: Option<u16>,
+    /// The quota that forbids the request.
+    quota: Option<Quota>,
     /// When to ask again, in seconds, where that is not as for every refusal with the code.
     retry_in: Option<u32>,
 }
@@ -87,11 +90,13 @@ pub(crate) enum Code {
     IdempotencyInProgress,
     TooManyJobs,
     TooBroad,
+    QuotaExceeded,
+    OverRate,
 }
 
 impl Code {
     /// Every one of them.
-    pub(crate) const ALL: [Self; 50] = [
+    pub(crate) const ALL: [Self; 52] = [
         Self::IdempotencyInProgress,
         Self::IdempotencyMismatch,
         Self::Malformed,
@@ -142,6 +147,8 @@ impl Code {
         Self::SecretKeyRequired,
         Self::TooManyJobs,
         Self::TooBroad,
+        Self::QuotaExceeded,
+        Self::OverRate,
     ];
 
     /// The code, for programs.
@@ -163,6 +170,7 @@ impl Code {
     pub(crate) const fn retry_after(self) -> Option<&'static str> {
         match self {
             Self::Overloaded
+            | Self::OverRate
             | Self::StoreUnavailable
             | Self::ShardUnavailable
             | Self::IdempotencyInProgress => Some("1"),
@@ -281,6 +289,8 @@ impl Code {
             ),
             Self::TooManyJobs => ("too_many_jobs", S::CONFLICT, "Too many jobs"),
             Self::TooBroad => ("too_broad", S::UNPROCESSABLE_ENTITY, "Too broad"),
+            Self::QuotaExceeded => ("quota_exceeded", S::INSUFFICIENT_STORAGE, "Quota exceeded"),
+            Self::OverRate => ("over_rate", S::TOO_MANY_REQUESTS, "Over the rate"),
         }
     }
 }
@@ -297,6 +307,7 @@ impl Problem {
             ceiling: None,
             lease: None,
             item: None,
+            quota: None,
             retry_in: None,
         }
     }
@@ -323,6 +334,7 @@ impl Problem {
             state: self.state,
             revision: self.revision,
             ceiling: self.ceiling.as_deref(),
+            quota: self.quota.map(Quota::name),
             errors: self.errors(),
             lease: self.lease.as_deref(),
         }
@@ -332,6 +344,12 @@ impl Problem {
         let pointer = self.pointer.as_deref()?;
         let detail = &self.detail;
         Some([FieldError { pointer, detail }])
+    }
+
+    /// The same with the quota that forbids the request.
+    pub(crate) fn with_quota(mut self, quota: Quota) -> Self {
+        self.quota = Some(quota);
+        self
     }
 
     /// The same with the ceiling that forbids the request.
@@ -415,6 +433,9 @@ pub(crate) struct LineBody<'a> {
     revision: Option<Revision>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ceiling: Option<&'a Value>,
+    /// The name of the quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    quota: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<[FieldError<'a>; 1]>,
     #[serde(flatten)]
@@ -588,7 +609,12 @@ impl From<NameError> for Problem {
         let code = match error {
             NameError::QueueEmpty
             | NameError::QueueTooLong { .. }
-            | NameError::QueueCharacter { .. } => Code::InvalidQueue,
+            | NameError::QueueCharacter { .. }
+            | NameError::NamespaceEmpty
+            | NameError::NamespaceTooLong { .. }
+            | NameError::NamespaceCharacter { .. }
+            | NameError::NamespaceDefault
+            | NameError::NamespaceReserved => Code::InvalidQueue,
             _ => Code::InvalidKey,
         };
         Self::new(code, error.to_string())

@@ -25,18 +25,20 @@ use super::endpoints::{
 use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
 use super::purge::PurgeBody;
+use super::reach::Reach;
 use super::reading::{self, Pages};
 use super::request::{Honoured, Query, json_body, precondition, queue_of};
 use super::timers::{read_priority, read_timeout_within};
 use super::{App, answer, leases, recurrence, retry, stored};
+use crate::quotas;
 use crate::resources::ceilings::Ceilings;
 use crate::resources::cloudevents::{CloudEvents, check_source, check_type};
-use crate::resources::endpoint::{EndpointName, Rate};
+use crate::resources::endpoint::Rate;
 use crate::resources::queue::{
     KEEP_DEAD_MAX, Mode, PAYLOAD_MAX_BYTES, Placement, Queue, Retention,
 };
 use crate::resources::statuses::Statuses;
-use crate::resources::{Entry, Resources, setting_of_queue};
+use crate::resources::{Resources, setting_of_queue};
 use crate::time::format_duration;
 
 /// How many timers a queue has, and whether it is drained.
@@ -87,7 +89,11 @@ impl QueueBody {
 /// How many queues a page has unless fewer are asked for.
 const PAGE: usize = 1_000;
 
-pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    reach: Reach,
+    uri: Uri,
+) -> Result<Response, Problem> {
     #[derive(Serialize)]
     struct Answer {
         queues: Vec<QueueBody>,
@@ -100,7 +106,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     }
     let query = Query::of(&uri, &operations::LIST_QUEUES.query_names())?;
     let limit = reading::limit(&query)?.unwrap_or(PAGE);
-    let prefix = reading::queue_prefix(&query, "prefix")?;
+    let prefix = reach.narrowed(reading::queue_prefix(&query, "prefix")?);
     let state = reading::state(&query)?;
     let canonical = format!("queues {prefix:?} {:?}", state.map(StateKind::as_str));
     let pages = Pages::of(&uri, &canonical);
@@ -296,11 +302,12 @@ pub(super) async fn put(
     let condition = precondition(request.headers(), Honoured::Both)?;
     let body = json_body(&app, request).await?;
     let ceilings = app.catalogue().ceilings();
-    let asked = read(&body, &*app.resources().await?, ceilings);
+    let asked = read(&body, &queue, &*app.resources().await?, ceilings);
     if let Ok(asked) = &asked {
         keep_placement(&app, &queue, asked.placement).await?;
     }
-    let make = |known: &Resources| Ok(Some(read(&body, known, ceilings)?.to_value()));
+    quotas::admit_queue(&app, &queue).await?;
+    let make = |known: &Resources| Ok(Some(read(&body, &queue, known, ceilings)?.to_value()));
     let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
     let changed = stored::change(&app, &setting, condition, version, "queue", make).await?;
     let known = app.look().await?;
@@ -394,7 +401,12 @@ pub(super) fn no_such_queue() -> Problem {
 }
 
 /// Reads the settings of a queue and checks every bound.
-fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Problem> {
+fn read(
+    body: &[u8],
+    of: &QueueName,
+    known: &Resources,
+    ceilings: &Ceilings,
+) -> Result<Queue, Problem> {
     let mut object = Field::root(json::parse(body)?).object_of(&requests::PUT_QUEUE)?;
     let endpoint = object.take("endpoint");
     let policy = object.take("retry");
@@ -442,7 +454,9 @@ fn read(body: &[u8], known: &Resources, ceilings: &Ceilings) -> Result<Queue, Pr
         .as_ref()
         .map(|field| read_retention(field, ceilings));
     let statuses = statuses.as_ref().map(read_statuses).transpose()?;
-    let endpoint = endpoint.as_ref().map(|field| read_endpoint(field, known));
+    let endpoint = endpoint
+        .as_ref()
+        .map(|field| read_endpoint(field, of, known));
     Ok(Queue {
         endpoint: endpoint.transpose()?,
         retry: policy.as_ref().map(retry::read).transpose()?,
@@ -501,13 +515,15 @@ fn read_mode(field: &Field<'_>) -> Result<Mode, Problem> {
     }
 }
 
-fn read_endpoint(field: &Field<'_>, known: &Resources) -> Result<String, Problem> {
+fn read_endpoint(
+    field: &Field<'_>,
+    queue: &QueueName,
+    known: &Resources,
+) -> Result<String, Problem> {
     let text = field.text()?;
-    let name = EndpointName::new(&text).ok();
-    let entry = name.as_ref().and_then(|name| known.endpoint(name));
-    let Some(Entry { .. }) = entry else {
+    if known.endpoint_of(queue, &text).is_none() {
         return Err(invalid(field, "there is no endpoint of that name"));
-    };
+    }
     Ok(text.into_owned())
 }
 

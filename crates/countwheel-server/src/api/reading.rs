@@ -20,6 +20,7 @@ use super::described::operations;
 use super::pages::{self, Tail, place};
 use super::problem::{Code, Problem};
 use super::queues;
+use super::reach::Reach;
 use super::request::{Query, queue_of};
 use super::tags;
 use super::timers::{TimerBody, View, WholeTimer, read_cursor};
@@ -360,10 +361,14 @@ pub(super) async fn of_queue(State(app): State<Arc<App>>, uri: Uri) -> Result<Re
     answer(app, &uri, &query, scope, limit, Some(queue)).await
 }
 
-pub(super) async fn of_all(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn of_all(
+    State(app): State<Arc<App>>,
+    reach: Reach,
+    uri: Uri,
+) -> Result<Response, Problem> {
     let query = Query::of(&uri, &operations::LIST_ALL.query_names())?;
     let filter = AcrossFilter {
-        queue_prefix: queue_prefix(&query, "queue_prefix")?,
+        queue_prefix: reach.narrowed(queue_prefix(&query, "queue_prefix")?),
         ..across(&query)?
     };
     let limit = filter.limit;

@@ -90,7 +90,7 @@ pub(crate) fn queue_and_verb_of(uri: &Uri) -> Result<(QueueName, QueueVerb), Pro
 fn queue(encoded: &str) -> Result<QueueName, Problem> {
     let queue = decode(encoded)
         .ok_or_else(|| Problem::new(Code::InvalidQueue, "the queue name is not UTF-8"))?;
-    Ok(QueueName::new(queue)?)
+    Ok(QueueName::from_text(queue)?)
 }
 
 /// The endpoint that the raw path `/v1/endpoints/{name}` names.
@@ -115,7 +115,8 @@ pub(crate) fn tested_endpoint_of(uri: &Uri) -> Result<EndpointName, Problem> {
 pub(crate) fn invalid_endpoint() -> Problem {
     Problem::new(
         Code::InvalidEndpoint,
-        "an endpoint's name is 1 to 128 ASCII letters, digits and . _ : -",
+        "an endpoint's name is 1 to 128 ASCII letters, digits and . _ : -, in a namespace other than default with the \
+         name of that and / in front",
     )
 }
 

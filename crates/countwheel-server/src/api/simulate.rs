@@ -15,8 +15,9 @@ use serde_json::Value;
 use super::described::requests;
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
+use super::reach::Reach;
 use super::recurrence;
-use super::request::{Honoured, Query, invalid_endpoint, json_body, precondition};
+use super::request::{Honoured, Query, json_body, precondition};
 use super::retry::{self, Planned, Standing};
 use super::{App, answer, timers};
 use crate::resources::Resources;
@@ -129,8 +130,9 @@ pub(super) async fn simulate(
 ) -> Result<Response, Problem> {
     Query::of(request.uri(), &[])?;
     precondition(request.headers(), Honoured::Nothing)?;
+    let reach = Reach::of(&request);
     let body = json_body(&app, request).await?;
-    let (asked, start, limit) = read(&body)?;
+    let (asked, start, limit) = read(&body, &reach)?;
     let asked = match asked {
         Asked::There(there) => {
             // Another node of the cluster may have put what is named a moment ago.
@@ -152,7 +154,7 @@ pub(super) async fn simulate(
 /// The answer to the request with this `body`, if it comes `now`: what a simulation needs is in the
 /// request, and nothing in a server.
 pub(crate) fn answer_to(body: &[u8], now: Timestamp) -> Result<impl Serialize + use<>, Problem> {
-    let (asked, start, limit) = read(body)?;
+    let (asked, start, limit) = read(body, &Reach::Whole)?;
     asked.simulate(start.unwrap_or(now), limit)
 }
 
@@ -181,7 +183,7 @@ impl Asked {
     }
 }
 
-fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
+fn read(body: &[u8], reach: &Reach) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
     let mut object = Field::root(json::parse(body)?).object_of(&requests::SIMULATE)?;
     let policy = object.take("retry");
     let start = object.take("start");
@@ -201,8 +203,8 @@ fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
                 recurrence.unwrap_or((Due::In(Duration::ZERO), SetOptions::default()));
             let overlap = options.recurrence.as_ref().map(|it| it.overlap);
             Asked::There(Box::new(There {
-                queue: queue.as_ref().map(read_queue).transpose()?,
-                endpoint: endpoint.as_ref().map(read_endpoint).transpose()?,
+                queue: queue.as_ref().map(|it| reach.queue(it)).transpose()?,
+                endpoint: endpoint.as_ref().map(|it| reach.endpoint(it)).transpose()?,
                 due,
                 named: Named {
                     retry: policy,
@@ -228,16 +230,6 @@ fn read(body: &[u8]) -> Result<(Asked, Option<Timestamp>, usize), Problem> {
             .ok_or_else(|| field.malformed("must be a whole number from 1 to 10000"))?,
     };
     Ok((asked, start, limit))
-}
-
-fn read_queue(field: &Field<'_>) -> Result<QueueName, Problem> {
-    let queue = QueueName::new(field.text()?);
-    queue.map_err(|error| Problem::from(error).at(field.pointer()))
-}
-
-fn read_endpoint(field: &Field<'_>) -> Result<EndpointName, Problem> {
-    let name = EndpointName::new(&field.text()?);
-    name.map_err(|_| invalid_endpoint().at(field.pointer()))
 }
 
 impl Ruled {

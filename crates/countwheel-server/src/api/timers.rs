@@ -36,6 +36,7 @@ use crate::client::timer_path;
 use crate::deliver::{carries_body, check_encoding, check_url};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::{Extras, Inherits, Job, Spread, TIMEOUT_DEFAULT, To};
+use crate::quotas;
 use crate::resources::Resources;
 use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{EndpointName, Opened};
@@ -108,6 +109,7 @@ pub(super) async fn set(
     let timer = read_known(&app, object, &name.queue, app.tagged(&name.key)).await?;
     // What is made of a long body takes its place.
     let _share = body.into_share();
+    let _admitted = quotas::admit(&app, &name.queue, Some(&name)).await?;
     let request = timer.request(name.clone(), trace);
     let set = match condition {
         Condition::Engine(precondition) => app.ask(request.with(precondition)).await?,
@@ -151,6 +153,7 @@ pub(super) async fn post(
                       braces, and not in a queue that is in one shard";
         return Err(Problem::new(Code::InvalidSetting, detail).at("/serial_key"));
     }
+    let _admitted = quotas::admit(&app, &queue, Some(&name)).await?;
     let _runs = match receipt {
         Some(receipt) => Some(app.posts().begin(receipt.key)?),
         None => None,
@@ -380,6 +383,7 @@ fn read_set(
     known: &Resources,
     (queue, key): (&QueueName, Option<&Key>),
 ) -> Result<NewTimer, Problem> {
+    let name_of_queue = queue;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let (says_missed, says_overlap) = (object.has("missed"), object.has("overlap"));
     let spread = object.take("spread");
@@ -416,7 +420,7 @@ fn read_set(
         refuse_place(&target, field)?;
     }
     fields.check_method(&target.method)?;
-    let endpoint = fields.endpoint(&target, known, of_queue)?;
+    let endpoint = fields.endpoint(&target, known, (name_of_queue, of_queue))?;
     let (content_type, body) = match fields.content()? {
         Content::Nothing => (None, Vec::new()),
         Content::Json(json) => (Some("application/json".to_owned()), json.into()),
@@ -568,9 +572,9 @@ impl<'a> SetFields<'a> {
         &self,
         target: &Target,
         known: &'k Resources,
-        of_queue: Option<&str>,
+        queue: (&QueueName, Option<&str>),
     ) -> Result<Option<&'k Opened>, Problem> {
-        endpoint_of(target, self.target.as_ref(), known, of_queue)
+        endpoint_of(target, self.target.as_ref(), known, queue)
     }
 
     /// A refusal of a body that its queue does not take.
@@ -685,14 +689,13 @@ fn endpoint_of<'k>(
     target: &Target,
     field: Option<&Field<'_>>,
     known: &'k Resources,
-    of_queue: Option<&str>,
+    (queue, of_queue): (&QueueName, Option<&str>),
 ) -> Result<Option<&'k Opened>, Problem> {
     let To::Endpoint { name, .. } = &target.to else {
         return Ok(None);
     };
     let named = name.as_deref().or(of_queue);
-    let found = named.and_then(|name| EndpointName::new(name).ok());
-    let found = found.and_then(|name| known.endpoint(&name));
+    let found = named.and_then(|name| known.endpoint_of(queue, name));
     match (found, name, field) {
         (None, Some(name), Some(field)) => {
             let at = format!("{}/endpoint", field.pointer());
@@ -1249,6 +1252,7 @@ fn check_as_set(
     known: &Resources,
     ceilings: &Ceilings,
 ) -> Result<(), Problem> {
+    let name_of_queue = queue;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     check_placement(queue, key)?;
     if let Some(serial) = &job.extras.serial_key {
@@ -1267,11 +1271,9 @@ fn check_as_set(
     } else if let To::Endpoint {
         name: Some(name), ..
     } = &job.to
+        && known.endpoint_of(name_of_queue, name).is_none()
     {
-        let endpoint = EndpointName::new(name).ok();
-        if endpoint.is_none_or(|name| known.endpoint(&name).is_none()) {
-            return Err(no_endpoint(name));
-        }
+        return Err(no_endpoint(name));
     }
     let most = ceilings.payload_of(queue);
     match most.filter(|most| job.body.len() as u64 > *most) {
@@ -1283,6 +1285,7 @@ fn check_as_set(
 /// The target that takes the place of the stored one.
 async fn edited_target(app: &App, field: &Field<'_>, queue: &QueueName) -> Result<Target, Problem> {
     let known = app.resources().await?;
+    let name_of_queue = queue;
     let queue = known.queue(queue).and_then(|entry| entry.what.as_deref());
     let of_queue = queue.and_then(|queue| queue.endpoint.as_deref());
     let is_pulled = queue.is_some_and(|queue| queue.mode == Mode::Pull);
@@ -1290,7 +1293,7 @@ async fn edited_target(app: &App, field: &Field<'_>, queue: &QueueName) -> Resul
     if is_pulled {
         refuse_place(&target, field)?;
     }
-    endpoint_of(&target, Some(field), &known, of_queue)?;
+    endpoint_of(&target, Some(field), &known, (name_of_queue, of_queue))?;
     check_timeout(&target, field, app.catalogue().ceilings())?;
     Ok(target)
 }

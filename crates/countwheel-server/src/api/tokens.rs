@@ -7,19 +7,21 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::Response;
-use countwheel_durable::{Precondition, Setting};
+use countwheel_durable::{Namespace, Precondition, Setting};
 use countwheel_time::Timestamp;
 use serde::Serialize;
 
 use super::described::requests;
 use super::json::{self, Field};
 use super::problem::{Code, Problem};
+use super::reach::{Reach, no_such_namespace};
 use super::request::{
     Condition, Honoured, Query, json_body, optional_json_body, precondition, text_segment,
 };
 use super::{App, answer, retry, stored};
 use crate::resources::token::{
-    self, Before, Drawn, NAME_MAX_BYTES, Scope, StoredToken, TOKENS_MAX, TokenId,
+    self, Before, Drawn, NAME_MAX_BYTES, Scope, StoredToken, TOKENS_MAX, TOKENS_OF_NAMESPACE_MAX,
+    TokenId,
 };
 use crate::resources::{Entry, Resources};
 use crate::time::format_time;
@@ -37,6 +39,8 @@ struct TokenBody<'a> {
     id: &'a str,
     revision: u64,
     name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    namespace: Option<&'a str>,
     scopes: &'a [Scope],
     #[serde(skip_serializing_if = "Option::is_none")]
     certificate: Option<&'a str>,
@@ -58,6 +62,7 @@ impl<'a> TokenBody<'a> {
             id: id.as_str(),
             revision,
             name: &stored.name,
+            namespace: stored.namespace.as_ref().map(Namespace::as_str),
             scopes: &stored.scopes,
             certificate: stored.certificate.as_deref(),
             created: format_time(stored.created),
@@ -72,11 +77,12 @@ impl<'a> TokenBody<'a> {
 struct Wanted {
     name: String,
     scopes: Vec<Scope>,
+    namespace: Option<Namespace>,
     certificate: Option<String>,
     expires: Option<Duration>,
 }
 
-fn read(body: &[u8]) -> Result<Wanted, Problem> {
+fn read(body: &[u8], reach: &Reach) -> Result<Wanted, Problem> {
     let root = Field::root(json::parse(body)?);
     let mut object = root.object_of(&requests::CREATE_TOKEN)?;
     let name = object.require("name")?;
@@ -101,6 +107,14 @@ fn read(body: &[u8]) -> Result<Wanted, Problem> {
         return Err(field.malformed("at least one scope is needed"));
     }
     scopes.sort();
+    let namespace = object.take("namespace");
+    let namespace = namespace
+        .map(|field| read_namespace(&field, reach))
+        .transpose()?;
+    let namespace = namespace.or_else(|| reach.namespace().cloned());
+    if namespace.is_some() && scopes.contains(&Scope::Metrics) {
+        return Err(field.malformed("the metrics are of the whole service, and not of a namespace"));
+    }
     let certificate = object.take("certificate");
     let certificate = certificate
         .map(|field| read_certificate(&field))
@@ -109,12 +123,30 @@ fn read(body: &[u8]) -> Result<Wanted, Problem> {
     let expires = expires.map(|field| span(&field, Duration::from_secs(1), EXPIRES_MAX));
     let expires = expires.transpose()?;
     object.finish()?;
+    if certificate.is_some() && *reach != Reach::Whole {
+        let detail = "a token of a namespace makes none that a certificate stands for";
+        return Err(Problem::new(Code::Forbidden, detail));
+    }
     Ok(Wanted {
         name: text,
         scopes,
+        namespace,
         certificate,
         expires,
     })
+}
+
+/// The namespace of a token. Names in `default` are those of the whole service.
+fn read_namespace(field: &Field<'_>, reach: &Reach) -> Result<Namespace, Problem> {
+    let namespace = Namespace::new(field.text()?);
+    let namespace = namespace.map_err(|error| field.malformed(error.to_string()))?;
+    if namespace.is_default() {
+        return Err(field.malformed("a token of the namespace default is one of the whole service"));
+    }
+    match reach.has(namespace.as_str()) {
+        true => Ok(namespace),
+        false => Err(no_such_namespace().at(field.pointer())),
+    }
 }
 
 /// A name of a certificate: what it is, and the name.
@@ -168,6 +200,24 @@ fn id_of(uri: &Uri) -> Result<(TokenId, Option<String>), Problem> {
     Ok((TokenId::new(id).ok_or_else(missing)?, verb))
 }
 
+/// Whether whoever asks sees the token: one of a namespace sees those of the same.
+fn is_seen(reach: &Reach, token: &StoredToken) -> bool {
+    *reach == Reach::Whole || token.namespace.as_ref() == reach.namespace()
+}
+
+fn seen<'k>(
+    known: &'k Resources,
+    id: &TokenId,
+    reach: &Reach,
+) -> Result<&'k Entry<StoredToken>, Problem> {
+    let entry = known.token(id).ok_or_else(missing)?;
+    let is_seen = match entry.what.as_deref() {
+        Some(token) => is_seen(reach, token),
+        None => *reach == Reach::Whole,
+    };
+    is_seen.then_some(entry).ok_or_else(missing)
+}
+
 fn version(id: &TokenId) -> impl Fn(&Resources) -> Option<countwheel_durable::SettingsVersion> {
     move |known| known.token(id).map(|entry| entry.version)
 }
@@ -188,8 +238,8 @@ struct Made {
 }
 
 impl Made {
-    fn of(body: &[u8], now: Timestamp) -> Result<Self, Problem> {
-        let wanted = read(body)?;
+    fn of(body: &[u8], now: Timestamp, reach: &Reach) -> Result<Self, Problem> {
+        let wanted = read(body, reach)?;
         let drawn = Drawn::draw().map_err(no_randomness)?;
         Ok(Self {
             id: token::draw_id().map_err(no_randomness)?,
@@ -198,6 +248,7 @@ impl Made {
                 hash: drawn.hash(),
                 before: None,
                 certificate: wanted.certificate,
+                namespace: wanted.namespace,
                 scopes: wanted.scopes,
                 created: now,
                 expires: wanted.expires.map(|span| after(now, span)),
@@ -215,7 +266,10 @@ impl Made {
 
 /// Whether its holder may make others for good.
 fn lasts(token: &StoredToken) -> bool {
-    token.has(Scope::Admin) && token.certificate.is_none() && token.expires.is_none()
+    token.has(Scope::Admin)
+        && token.namespace.is_none()
+        && token.certificate.is_none()
+        && token.expires.is_none()
 }
 
 /// Whether one more token may be there.
@@ -224,6 +278,21 @@ fn may_be_made(known: &Resources, made: &StoredToken, is_configured: bool) -> Re
     if known.tokens().count() >= TOKENS_MAX {
         return refused(&format!("there are {TOKENS_MAX} tokens: revoke some"));
     }
+    if let Some(namespace) = &made.namespace {
+        if known.namespace(namespace.as_str()).is_none() {
+            return Err(no_such_namespace().at("/namespace"));
+        }
+        let own = known.tokens().filter(|(_, entry)| {
+            let token = entry.what.as_deref();
+            token.is_some_and(|token| token.namespace.as_ref() == Some(namespace))
+        });
+        if own.count() >= TOKENS_OF_NAMESPACE_MAX {
+            let most = TOKENS_OF_NAMESPACE_MAX;
+            return refused(&format!(
+                "the namespace {namespace} has {most} tokens: revoke some"
+            ));
+        }
+    }
     let certificate = made.certificate.as_ref();
     if certificate.is_some_and(|name| known.has_certificate(name)) {
         return refused("another token is for the same certificate: revoke that one first");
@@ -231,7 +300,7 @@ fn may_be_made(known: &Resources, made: &StoredToken, is_configured: bool) -> Re
     // The first one closes the API for all that show none, so it must open what makes others.
     if !is_configured && !known.has_tokens() && !lasts(made) {
         return refused(
-            "the first token needs the scope admin, a secret, and no end: without such a token nobody could make another",
+            "the first token needs the scope admin, a secret, no namespace, and no end: without such a token nobody could make another",
         );
     }
     Ok(())
@@ -250,7 +319,7 @@ pub(crate) struct Offline {
 /// # Errors
 /// As that request.
 pub(crate) fn offline(known: &Resources, body: &[u8], now: Timestamp) -> Result<Offline, Problem> {
-    let made = Made::of(body, now)?;
+    let made = Made::of(body, now, &Reach::Whole)?;
     may_be_made(known, &made.made, false)?;
     Ok(Offline {
         token: made.token(),
@@ -268,9 +337,10 @@ pub(super) async fn create(
 ) -> Result<Response, Problem> {
     precondition(request.headers(), Honoured::Nothing)?;
     Query::of(request.uri(), &[])?;
+    let reach = Reach::of(&request);
     let body = json_body(&app, request).await?;
     let now = app.clock.timestamp();
-    let made = Made::of(&body, now)?;
+    let made = Made::of(&body, now, &reach)?;
     drop(body);
     let make = |known: &Resources| {
         may_be_made(known, &made.made, app.access.has_configured())?;
@@ -288,7 +358,11 @@ pub(super) async fn create(
     Ok(once(StatusCode::CREATED, &shown))
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    reach: Reach,
+    uri: Uri,
+) -> Result<Response, Problem> {
     #[derive(Serialize)]
     struct Answer<'a> {
         tokens: Vec<TokenBody<'a>>,
@@ -297,7 +371,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
     let known = app.look().await?;
     let now = app.clock.timestamp();
     let tokens = known.tokens().filter_map(|(id, entry)| {
-        let stored = entry.what.as_deref()?;
+        let stored = entry.what.as_deref().filter(|it| is_seen(&reach, it))?;
         Some(TokenBody::of(id, entry.version.0, stored, now))
     });
     let body = Answer {
@@ -308,13 +382,14 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
 
 pub(super) async fn get(
     State(app): State<Arc<App>>,
+    reach: Reach,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let (id, _) = id_of(&uri)?;
     Query::of(&uri, &[])?;
     let known = app.look().await?;
-    let entry = known.token(&id).ok_or_else(missing)?;
+    let entry = seen(&known, &id, &reach)?;
     let stored = entry.what.as_ref();
     let stored = stored.ok_or_else(|| stored::unreadable("token"))?;
     let body = TokenBody::of(&id, entry.version.0, stored, app.clock.timestamp());
@@ -323,6 +398,7 @@ pub(super) async fn get(
 
 pub(super) async fn revoke(
     State(app): State<Arc<App>>,
+    reach: Reach,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
@@ -336,6 +412,7 @@ pub(super) async fn revoke(
     let condition = precondition(&headers, Honoured::IfMatch)?;
     let setting = id.setting().ok_or_else(missing)?;
     let check = |known: &Resources| {
+        seen(known, &id, &reach)?;
         if app.access.has_configured() {
             return Ok(());
         }
@@ -345,7 +422,7 @@ pub(super) async fn revoke(
         if !is_one || others.any(|(_, entry)| lasts(entry)) {
             return Ok(());
         }
-        let detail = "this is the last token with the scope admin, a secret and no end: make another one first";
+        let detail = "this is the last token with the scope admin, a secret, no namespace and no end: make another one first";
         Err(Problem::new(Code::Conflict, detail))
     };
     stored::remove(
@@ -377,6 +454,7 @@ pub(super) async fn rotate(
     }
     Query::of(request.uri(), &[])?;
     precondition(request.headers(), Honoured::Nothing)?;
+    let reach = Reach::of(&request);
     let body = optional_json_body(&app, request).await?;
     let overlap = {
         let root = json::parse(body.as_deref().unwrap_or(b"{}"))?;
@@ -388,10 +466,12 @@ pub(super) async fn rotate(
         overlap
     };
     drop(body);
+    // One answer for what is another's and for what is not there.
+    seen(&*app.look().await?, &id, &reach)?;
     let now = app.clock.timestamp();
     let drawn = Drawn::draw().map_err(no_randomness)?;
     let rotated = |known: &Resources| {
-        let entry = known.token(&id).ok_or_else(missing)?;
+        let entry = seen(known, &id, &reach)?;
         let stored = entry.what.as_deref();
         let stored = stored.ok_or_else(|| stored::unreadable("token"))?;
         if stored.certificate.is_some() {

@@ -45,7 +45,7 @@ pub(crate) fn date(text: &str) -> Result<Timestamp, String> {
 
 /// The name of a queue, as it is written.
 pub(crate) fn queue(text: &str) -> Result<String, String> {
-    let name = QueueName::new(text).map_err(|error| error.to_string())?;
+    let name = QueueName::from_text(text).map_err(|error| error.to_string())?;
     Ok(name.to_string())
 }
 

@@ -21,6 +21,7 @@ mod lease;
 mod list;
 mod move_all;
 mod move_timer;
+mod namespace;
 pub mod purge;
 mod queue;
 mod queues;
@@ -118,6 +119,9 @@ pub enum Command {
     /// Make, show, rotate and revoke tokens: what callers show, and what each opens
     #[command(subcommand)]
     Token(token::Token),
+    /// Make, show and remove namespaces, and give them quotas
+    #[command(subcommand)]
+    Namespace(namespace::Namespace),
     /// Show who has changed what, the newest first
     Audit(audit::Audit),
     /// Print what happens: a line for each event
@@ -226,6 +230,7 @@ pub async fn run_in(command: Command, terminal: &mut Terminal<'_>) -> Exit {
         Command::Endpoint(endpoint) => endpoint.run(terminal).await,
         Command::Queue(queue) => queue.run(terminal).await,
         Command::Token(token) => token.run(terminal).await,
+        Command::Namespace(namespace) => namespace.run(terminal).await,
         Command::Audit(audit) => audit.run(terminal).await,
         Command::Events(events) => events.run(terminal).await,
         Command::Watch(watch) => watch.run(terminal).await,

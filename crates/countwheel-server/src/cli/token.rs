@@ -49,6 +49,9 @@ pub struct Create {
     /// The name of a certificate that stands for it, such as dns:worker.example: it has no secret then
     #[arg(long, value_name = "NAME")]
     certificate: Option<String>,
+    /// The namespace whose timers, queues and endpoints it opens, and nothing else
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
     /// After how long it opens nothing any more
     #[arg(long, value_name = "D", value_parser = duration)]
     expires_in: Option<Duration>,
@@ -96,6 +99,9 @@ impl Create {
         let mut token = NewToken::new(&self.name, &scopes);
         if let Some(span) = self.expires_in {
             token = token.expires_in(span);
+        }
+        if let Some(name) = &self.namespace {
+            token = token.namespace(name);
         }
         match &self.certificate {
             Some(name) => token.certificate(name),
@@ -169,7 +175,8 @@ impl Token {
                 if it.asked.json {
                     writeln!(terminal.out, "{}", answer.json())?;
                 } else {
-                    let mut table = Table::new(["ID", "NAME", "SCOPES", "CREATED", "EXPIRES"]);
+                    let mut table =
+                        Table::new(["ID", "NAME", "NAMESPACE", "SCOPES", "CREATED", "EXPIRES"]);
                     answer
                         .value
                         .tokens
@@ -246,10 +253,11 @@ fn print(made: &Printed<'_>, json: bool, terminal: &mut Terminal<'_>) -> Result<
     Ok(())
 }
 
-fn row(token: &TokenShown) -> [String; 5] {
+fn row(token: &TokenShown) -> [String; 6] {
     [
         token.id.clone(),
         token.name.clone(),
+        token.namespace.clone().unwrap_or_else(|| "-".to_owned()),
         token.scopes.join(","),
         moment(token.created),
         token.expires.map_or_else(|| "never".to_owned(), moment),

@@ -49,7 +49,7 @@ async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<DeadPage, Problem>
         (None, None) => None,
         _ => Some(timer_of(&query)?),
     };
-    let from = query.get("from").map(QueueName::new).transpose()?;
+    let from = query.get("from").map(QueueName::from_text).transpose()?;
     let after = query.read("after", "the cursor of the page before", read_cursor)?;
     let place = match (from, after) {
         (None, Some(_)) => {

@@ -198,6 +198,11 @@ pub(super) async fn begin(State(app): State<Arc<App>>, mut request: Request<Body
         let wrong = "The token lacks the scope read.".to_owned();
         return page(StatusCode::FORBIDDEN, to, Some(wrong));
     }
+    if asks.namespace().is_some() {
+        let wrong =
+            "The token is of a namespace, and the pages are of the whole service.".to_owned();
+        return page(StatusCode::FORBIDDEN, to, Some(wrong));
+    }
     let Some(session) = app.sessions.begin(&app.access, &asks, now) else {
         return refuse(&headers, Problem::new(Code::Internal, "no session begins"));
     };

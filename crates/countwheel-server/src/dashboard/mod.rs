@@ -21,7 +21,7 @@ use axum::Router;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
-use countwheel_durable::{Record, TimerName};
+use countwheel_durable::{Key, Namespace, QueueName, Record, TimerName};
 use countwheel_time::Timestamp;
 
 use self::login::Viewer;
@@ -173,12 +173,21 @@ fn needed<'q>(query: &'q Query<'_>, name: &str) -> Result<&'q str, Problem> {
         .ok_or_else(|| Problem::malformed(format!("the query parameter {name:?} is missing")))
 }
 
+/// The queue that a parameter names. None of the service itself is shown.
+fn queue_of(query: &Query<'_>, name: &str) -> Result<QueueName, Problem> {
+    let queue = QueueName::from_text(needed(query, name)?)?;
+    if queue.namespace() == Namespace::RESERVED {
+        return Err(Problem::new(Code::NotFound, "there is no such queue"));
+    }
+    Ok(queue)
+}
+
 /// The timer that `queue` and `key` of a query name.
 fn timer_of(query: &Query<'_>) -> Result<TimerName, Problem> {
-    Ok(TimerName::new(
-        needed(query, "queue")?,
-        needed(query, "key")?,
-    )?)
+    Ok(TimerName {
+        queue: queue_of(query, "queue")?,
+        key: Key::new(needed(query, "key")?)?,
+    })
 }
 
 /// Whether the last attempt has ended, and what was answered.

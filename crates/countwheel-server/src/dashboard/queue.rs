@@ -15,7 +15,7 @@ use serde_json::json;
 use super::login::Viewer;
 use super::text::{When, count, queue_link, size, timer_link, words};
 use super::timer::Fact;
-use super::{Frame, answer, last_answer, needed};
+use super::{Frame, answer, last_answer, queue_of};
 use crate::api::App;
 use crate::api::problem::Problem;
 use crate::api::recurrence::show_any_missed;
@@ -41,7 +41,7 @@ pub(super) async fn show(
 
 async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<QueuePage, Problem> {
     let query = Query::of(uri, &["name", "state", "after"])?;
-    let queue = QueueName::new(needed(&query, "name")?)?;
+    let queue = queue_of(&query, "name")?;
     let state = query.read("state", "pending, delivering, done or dead", |text| {
         text.parse::<StateKind>().ok()
     })?;

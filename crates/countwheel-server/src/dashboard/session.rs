@@ -515,6 +515,7 @@ mod tests {
 
     fn known_with(drawn: &Drawn, before: Option<Before>) -> Resources {
         let stored = StoredToken {
+            namespace: None,
             name: "ops".to_owned(),
             hash: drawn.hash(),
             before,

@@ -39,6 +39,7 @@ struct Service {
 static SERVICE: LazyLock<Service> = LazyLock::new(|| {
     let id = TokenId::new("0123456789ab");
     let token = StoredToken {
+        namespace: None,
         name: "operator".to_owned(),
         hash: "5f".repeat(32),
         before: None,

@@ -39,13 +39,18 @@ pub(crate) const KEY_MAX_BYTES: usize = 8 << 10;
 /// The version of the stored form.
 const FORMAT: u32 = 1;
 
-/// The name of an endpoint. The rules are those of a queue without a namespace.
+/// The name of an endpoint. The rules are those of a queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct EndpointName(QueueName);
 
 impl EndpointName {
     pub(crate) fn new(name: &str) -> Result<Self, NameError> {
-        QueueName::new(name).map(Self)
+        QueueName::from_text(name).map(Self)
+    }
+
+    /// The namespace of the endpoint.
+    pub(crate) fn namespace(&self) -> &str {
+        self.0.namespace()
     }
 
     pub(crate) fn as_str(&self) -> &str {

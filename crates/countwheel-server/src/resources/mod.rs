@@ -9,6 +9,7 @@ pub(crate) mod endpoint;
 pub(crate) mod failing;
 pub(crate) mod flows;
 pub(crate) mod loans;
+pub(crate) mod namespace;
 pub(crate) mod queue;
 pub(crate) mod route;
 pub(crate) mod rules;
@@ -37,6 +38,7 @@ use self::breaker::{Breakers, Health};
 use self::ceilings::Ceilings;
 use self::endpoint::{Endpoint, EndpointName, Opened};
 use self::failing::Failing;
+use self::namespace::{NAMESPACE, Quotas, StoredNamespace};
 use self::queue::{Mode, Queue};
 use self::sealed::Vault;
 use self::token::{StoredToken, TOKEN, TokenId};
@@ -130,6 +132,7 @@ pub(crate) struct Resources {
     endpoints: BTreeMap<EndpointName, Entry<Opened>>,
     queues: BTreeMap<QueueName, Entry<Queue>>,
     tokens: BTreeMap<TokenId, Entry<StoredToken>>,
+    namespaces: BTreeMap<Box<str>, Entry<StoredNamespace>>,
     /// Whether something is stored as a token, whether it can be read or not.
     has_tokens: bool,
     /// Whose certificate has which name.
@@ -186,6 +189,9 @@ impl Resources {
                     now.certificates.insert(name, id.clone());
                 }
                 now.tokens.insert(id, Entry { version, what });
+            } else if let Some(name) = text.strip_prefix(NAMESPACE) {
+                let what = StoredNamespace::of_value(&value.value).map(Arc::new);
+                now.namespaces.insert(name.into(), Entry { version, what });
             }
         }
         now
@@ -218,6 +224,22 @@ impl Resources {
     /// All tokens, in order of id.
     pub(crate) fn tokens(&self) -> impl Iterator<Item = (&TokenId, &Entry<StoredToken>)> {
         self.tokens.iter()
+    }
+
+    /// The namespace of that name.
+    pub(crate) fn namespace(&self, name: &str) -> Option<&Entry<StoredNamespace>> {
+        self.namespaces.get(name)
+    }
+
+    /// The namespaces that are stored, in order of name.
+    pub(crate) fn namespaces(&self) -> impl Iterator<Item = (&str, &Entry<StoredNamespace>)> {
+        self.namespaces.iter().map(|(name, entry)| (&**name, entry))
+    }
+
+    /// The quotas of that namespace, if it has any.
+    pub(crate) fn quotas(&self, namespace: &str) -> Option<&Quotas> {
+        let stored = self.namespaces.get(namespace)?.what.as_deref()?;
+        Some(&stored.quotas)
     }
 
     /// Whether a token is for the certificate with this name.
@@ -255,6 +277,13 @@ impl Resources {
     /// The endpoint of that name.
     pub(crate) fn endpoint(&self, name: &EndpointName) -> Option<&Entry<Opened>> {
         self.endpoints.get(name)
+    }
+
+    /// The endpoint of that name, if timers of this queue may go there: it is in the same namespace.
+    pub(crate) fn endpoint_of(&self, queue: &QueueName, name: &str) -> Option<&Entry<Opened>> {
+        let name = EndpointName::new(name).ok()?;
+        let found = self.endpoints.get(&name)?;
+        (name.namespace() == queue.namespace()).then_some(found)
     }
 
     /// The endpoints behind a name, in order of name.

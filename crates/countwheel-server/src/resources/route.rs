@@ -13,6 +13,7 @@ use super::Resources;
 use super::breaker::Breaker;
 use super::cloudevents::CloudEvents;
 use super::endpoint::{EndpointName, Fault, Means, Opened};
+use super::namespace::namespace_in;
 use super::statuses::{self, Meaning, Statuses};
 use crate::deliver::check_encoding;
 use crate::job::{Job, TIMEOUT_DEFAULT, To};
@@ -154,6 +155,11 @@ impl Resources {
         let name = name.or(of_queue);
         let none = || Held::unknown("the queue has no endpoint".to_owned());
         let name = name.ok_or_else(none)?;
+        if namespace_in(name) != name_of_queue.namespace() {
+            return Err(Held::known(format!(
+                "the endpoint {name} is not in the namespace of the queue"
+            )));
+        }
         let endpoint = self.usable(name)?;
         let on_the_way = OnTheWay {
             timeout: queue.and_then(|queue| queue.timeout),

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use countwheel_durable::SettingName;
+use countwheel_durable::{Namespace, SettingName};
 use countwheel_time::Timestamp;
 use ring::digest;
 use serde::{Deserialize, Serialize};
@@ -23,8 +23,12 @@ const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 32;
 /// The version of the stored form.
 const FORMAT: u32 = 1;
+/// The same of a token of a namespace: whoever cannot read that must not take it for one of everything.
+const FORMAT_WITHIN: u32 = 2;
 /// How many tokens there may be.
 pub(crate) const TOKENS_MAX: usize = 1_000;
+/// How many of them a namespace may have.
+pub(crate) const TOKENS_OF_NAMESPACE_MAX: usize = 100;
 /// How long the name of a token may be.
 pub(crate) const NAME_MAX_BYTES: usize = 128;
 
@@ -162,6 +166,8 @@ pub(crate) struct StoredToken {
     pub(crate) before: Option<Before>,
     /// A name of the certificate that stands for the secret, such as `dns:worker.example`.
     pub(crate) certificate: Option<String>,
+    /// What it opens all else in; `None`: of the whole service.
+    pub(crate) namespace: Option<Namespace>,
     /// In order, each once.
     pub(crate) scopes: Vec<Scope>,
     pub(crate) created: Timestamp,
@@ -188,6 +194,8 @@ struct Form {
     before: Option<BeforeForm>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     certificate: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    namespace: Option<String>,
     scopes: Vec<Scope>,
     created: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -204,7 +212,11 @@ impl StoredToken {
     /// What is stored; `None` if this version cannot read it. Such a token opens nothing.
     pub(crate) fn of_value(value: &[u8]) -> Option<Self> {
         let form: Form = serde_json::from_slice(value).ok()?;
-        (form.format == FORMAT).then_some(())?;
+        let namespace = match (form.format, form.namespace) {
+            (FORMAT, None) => None,
+            (FORMAT_WITHIN, Some(namespace)) => Some(Namespace::new(namespace).ok()?),
+            _ => return None,
+        };
         let before = form.before.map(|before| {
             Some(Before {
                 until: parse_time(&before.until)?,
@@ -219,6 +231,7 @@ impl StoredToken {
                 Some(before) => Some(before?),
             },
             certificate: form.certificate,
+            namespace,
             scopes: form.scopes,
             created: parse_time(&form.created)?,
             expires: match form.expires {
@@ -230,7 +243,10 @@ impl StoredToken {
 
     pub(crate) fn to_value(&self) -> Vec<u8> {
         let form = Form {
-            format: FORMAT,
+            format: match self.namespace {
+                None => FORMAT,
+                Some(_) => FORMAT_WITHIN,
+            },
             name: self.name.clone(),
             hash: self.hash.clone(),
             before: self.before.as_ref().map(|before| BeforeForm {
@@ -238,6 +254,7 @@ impl StoredToken {
                 until: format_time(before.until),
             }),
             certificate: self.certificate.clone(),
+            namespace: self.namespace.as_ref().map(Namespace::to_string),
             scopes: self.scopes.clone(),
             created: format_time(self.created),
             expires: self.expires.map(format_time),
@@ -291,6 +308,7 @@ mod tests {
             hash: drawn.hash(),
             before: None,
             certificate: None,
+            namespace: None,
             scopes: vec![Scope::Read, Scope::Deliver],
             created: NOON,
             expires: None,

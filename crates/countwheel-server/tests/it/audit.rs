@@ -476,7 +476,7 @@ fn entries_are_no_timers() {
     let all = client.get("/v1/timers?state=dead").expect(200);
     assert_eq!(all["items"], json!([]));
     let hidden = client.get("/v1/queues/countwheel:internal%2Faudit/timers");
-    assert_eq!(hidden.problem(), (400, "invalid_queue".to_owned()));
+    assert_eq!(hidden.problem(), (404, "not_found".to_owned()));
     let exported = program()
         .args(["export", "--server", &format!("http://{}", server.address)])
         .output()

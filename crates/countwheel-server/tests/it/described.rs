@@ -145,6 +145,7 @@ fn filled(template: &str) -> String {
         ("{name}", "shop"),
         ("{id}", "1"),
         ("{token}", "0123456789ab"),
+        ("{namespace}", "tenant-7"),
         ("{node}", "a"),
         ("{shard}", "0"),
         ("{code}", "malformed"),

@@ -210,7 +210,7 @@ fn receipts_are_no_timers() {
         "{metrics}"
     );
     let hidden = client.get("/v1/queues/countwheel:internal%2Freceipts/timers");
-    assert_eq!(hidden.problem(), (400, "invalid_queue".to_owned()));
+    assert_eq!(hidden.problem(), (404, "not_found".to_owned()));
     let purged = client.json("POST", &format!("{QUEUE}:purge"), "{}");
     assert!(purged.status < 300, "{purged:?}");
     let exported = program()

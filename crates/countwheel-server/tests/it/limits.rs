@@ -13,7 +13,10 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 32] = [
+const ELSEWHERE: [&str; 35] = [
+    "tokens of a namespace",
+    "namespaces",
+    "time that a line of a batch waits for the rate of its namespace",
     "time for a body to arrive",
     "time for a head to come, or for an answer to be read",
     "time for a handshake of TLS",
@@ -434,6 +437,10 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
         "`detail` of a `:nack`" => {
             return nack(client, &format!(r#""detail":"{}""#, long(amount)));
         }
+        "quota of timers, queues, endpoints or connections" => {
+            let body = format!(r#"{{"quotas":{{"timers":{amount}}}}}"#);
+            return client.json("PUT", "/v1/namespaces/n", &body);
+        }
         "endpoints on a page of their list" => {
             return client.get(&format!("/v1/endpoints?limit={amount}"));
         }
@@ -718,6 +725,9 @@ fn left_out(client: &mut Client, limit: &str) -> Option<String> {
                     field
                 }],
             )
+        }
+        "quota of timers, queues, endpoints or connections" => {
+            absent(&made(client, "/v1/namespaces/n", &json!({}))["quotas"]["timers"])
         }
         "`overlap` of a rotation" => {
             let made = token(client, r#"{"name":"a","scopes":["admin"]}"#).expect(201);

@@ -28,6 +28,7 @@ mod limits;
 mod listening;
 mod login;
 mod maintenance;
+mod namespaces;
 mod nodes;
 mod nodes_long;
 mod noise;

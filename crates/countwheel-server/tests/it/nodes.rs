@@ -417,3 +417,69 @@ fn a_token_counts_on_all_nodes_until_it_is_revoked() {
         assert_eq!(refused.problem(), (409, "conflict".into()));
     }
 }
+
+/// Each of two nodes admits its share of what is left, until both have counted that nothing is.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn the_quotas_of_a_namespace_are_those_of_all_nodes() {
+    const MOST: usize = 40;
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+    let body = format!(r#"{{"quotas":{{"timers":{MOST}}}}}"#);
+    clients[0]
+        .json("PUT", "/v1/namespaces/t", &body)
+        .expect(201);
+    comes_to(&mut clients[1], "/v1/namespaces/t", 200);
+    let (mut made, mut full) = (0, [0; 2]);
+    let patience = Patience::of(PATIENCE);
+    // Both refuse twice in a row, more than a count apart.
+    let mut number = 0;
+    while full.iter().any(|times| *times < 8) {
+        assert!(!patience.left().is_zero(), "{made} made, {full:?}");
+        number += 1;
+        let node = number % 2;
+        let path = format!("/v1/queues/t%2Fq/timers/k-{number}");
+        let set = clients[node].json("PUT", &path, FAR);
+        if set.status == 201 {
+            (made, full) = (made + 1, [0; 2]);
+        } else {
+            assert_eq!(set.problem(), (507, "quota_exceeded".into()));
+            assert_eq!(set.json()["quota"], "timers");
+            full[node] += 1;
+            pause_between_counts();
+        }
+    }
+    // What the other node may admit by an older count is half of what was left then.
+    assert!((MOST..=MOST + MOST / 2).contains(&made), "{made}");
+    let shown = clients[1].get("/v1/namespaces/t").expect(200);
+    assert_eq!(shown["usage"]["timers"], made);
+
+    // A token of the namespace counts at both, and so does the end of it.
+    let token = json!({"name": "t", "namespace": "t", "scopes": ["read"]});
+    let first = json!({"name": "first", "scopes": ["admin"]}).to_string();
+    let first = clients[0].json("POST", "/v1/tokens", &first).expect(201);
+    let with = |node: &Server, token: &Value| {
+        let mut client = node.client();
+        let shown = format!("Bearer {}", token["token"].as_str().unwrap());
+        client.headers.push(("authorization".to_owned(), shown));
+        client
+    };
+    comes_to(&mut clients[1], "/v1/queues", 401);
+    let mut admin = with(&nodes[0], &first);
+    let made = admin
+        .json("POST", "/v1/tokens", &token.to_string())
+        .expect(201);
+    let mut there = with(&nodes[1], &made);
+    comes_to(&mut there, "/v1/queues/t%2Fq/timers", 200);
+    assert_eq!(there.get("/v1/queues/q/timers").status, 404);
+    assert_eq!(there.get("/v1/stats").status, 403);
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "waits for another process to count again"
+)]
+fn pause_between_counts() {
+    thread::sleep(Duration::from_millis(200));
+}

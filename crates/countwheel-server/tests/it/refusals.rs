@@ -343,7 +343,9 @@ fn a_name_that_breaks_its_rule_is_refused() {
     for queue in [
         "",
         "a%20b",
-        "a%2Fb",
+        "%2Fb",
+        "a%20b%2Fb",
+        "default%2F",
         "%C3%BC",
         "%FF",
         "%00",

@@ -353,7 +353,14 @@ fn an_endpoint_that_breaks_a_rule_is_refused_with_its_field() {
     }
     assert_eq!(refused(&put(&mut client, SHOP, &json!({}))).2, "/url");
     let body = json!({"url": "http://x.example/"});
-    for bad in ["", "a%2Fb", "%C3%BC", &"x".repeat(129)] {
+    for bad in [
+        "",
+        "%2Fb",
+        "a%20b%2Fb",
+        "default%2F",
+        "%C3%BC",
+        &"x".repeat(129),
+    ] {
         let path = format!("/v1/endpoints/{bad}");
         let told = put(&mut client, &path, &body).problem();
         assert_eq!(told, (400, "invalid_endpoint".to_owned()), "{bad}");

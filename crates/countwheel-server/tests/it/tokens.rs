@@ -32,7 +32,7 @@ fn line(output: &Output) -> String {
 }
 
 /// A store with one token for everything, and that token.
-fn first(directory: &Directory) -> (std::path::PathBuf, String) {
+pub(crate) fn first(directory: &Directory) -> (std::path::PathBuf, String) {
     let data = directory.0.join("data");
     let made = program().arg("init").arg(&data).status().unwrap();
     assert!(made.success());
@@ -40,7 +40,7 @@ fn first(directory: &Directory) -> (std::path::PathBuf, String) {
     (data, token)
 }
 
-fn with(server: &Server, token: &str) -> Client {
+pub(crate) fn with(server: &Server, token: &str) -> Client {
     let mut client = server.client();
     let shown = format!("Bearer {token}");
     client.headers = vec![("authorization".to_owned(), shown)];
@@ -48,7 +48,7 @@ fn with(server: &Server, token: &str) -> Client {
 }
 
 #[track_caller]
-fn made(admin: &mut Client, body: &Value) -> (String, String) {
+pub(crate) fn made(admin: &mut Client, body: &Value) -> (String, String) {
     let made = admin.json("POST", "/v1/tokens", &body.to_string());
     assert_eq!(made.header("cache-control"), Some("no-store"));
     let made = made.expect(201);

@@ -509,7 +509,7 @@ fn an_interrupted_import_says_what_it_did_and_an_export_leaves_no_file() {
 #[test]
 fn a_queue_that_has_no_such_name_is_wrong_usage() {
     let (_directory, server) = service();
-    for arguments in [["export", "--queue", "a/b"], ["import", "--queue", ""]] {
+    for arguments in [["export", "--queue", "a/b/c"], ["import", "--queue", ""]] {
         let (_, err, code) = told(&run(&server, &arguments, ""));
         assert_eq!(code, Some(2), "{arguments:?}: {err}");
         assert!(err.contains("--queue"), "{err}");

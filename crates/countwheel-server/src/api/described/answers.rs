@@ -1,8 +1,8 @@
 //! The objects that answers have.
 
 use super::requests::{
-    CLOUDEVENTS, HEADERS, METHOD, MISSED, OVERLAP, PRIORITY, RETRY_POLICY, SCOPE, SPAN_TEXT,
-    STATUSES, TAGS, TIME,
+    CLOUDEVENTS, HEADERS, METHOD, MISSED, NAMESPACE_NAME, OVERLAP, PRIORITY, QUOTAS, RETRY_POLICY,
+    SCOPE, SPAN_TEXT, STATUSES, TAGS, TIME,
 };
 use super::{Kind, Named, Shape, may, need};
 use crate::api::events::KINDS;
@@ -1403,6 +1403,11 @@ shape!(
         need("id", TEXT, "The id."),
         need("revision", REVISION, "The revision of the token."),
         need("name", TEXT, "What it is for."),
+        may(
+            "namespace",
+            Kind::Named(&NAMESPACE_NAME),
+            "The namespace that it is of. A token without one is of the whole service."
+        ),
         need(
             "scopes",
             Kind::Set {
@@ -1462,6 +1467,67 @@ shape!(
     &[
         need("id", TEXT, "The id."),
         need("revoked", Kind::Truth, "true."),
+    ]
+);
+
+shape!(
+    NAMESPACE_USAGE,
+    "NamespaceUsage",
+    "What a namespace has.",
+    &[
+        need("timers", COUNT, "Timers in all states."),
+        need("queues", COUNT, "Queues with timers or settings."),
+        need("endpoints", COUNT, "Endpoints."),
+        need(
+            "connections",
+            COUNT,
+            "Connections of callers to this node that count for the namespace."
+        ),
+    ]
+);
+
+shape!(
+    NAMESPACE,
+    "NamespaceAnswer",
+    "A namespace with its quotas.",
+    &[
+        need("namespace", Kind::Named(&NAMESPACE_NAME), "The name."),
+        need(
+            "revision",
+            Kind::Nullable(&REVISION),
+            "The revision of the quotas; null of default if none were put."
+        ),
+        need("quotas", Kind::Object(&QUOTAS), "The quotas."),
+        may(
+            "usage",
+            Kind::Object(&NAMESPACE_USAGE),
+            "What the namespace has."
+        ),
+    ]
+);
+
+shape!(
+    NAMESPACES,
+    "Namespaces",
+    "All namespaces.",
+    &[need(
+        "namespaces",
+        Kind::List {
+            of: &Kind::Object(&NAMESPACE),
+            least: 0,
+            most: 1_001,
+        },
+        "The namespaces in order of name.",
+    )]
+);
+
+shape!(
+    NAMESPACE_REMOVED,
+    "NamespaceRemoved",
+    "A namespace is removed.",
+    &[
+        need("namespace", Kind::Named(&NAMESPACE_NAME), "The name."),
+        need("removed", Kind::Truth, "true."),
     ]
 );
 
@@ -1593,6 +1659,11 @@ shape!(
             "ceiling",
             Kind::Either(&[TEXT, COUNT]),
             "The ceiling that forbids the operation."
+        ),
+        may(
+            "quota",
+            Kind::Words(&["timers", "queues", "endpoints", "rate", "connections"]),
+            "The quota that forbids the operation."
         ),
         may(
             "errors",
@@ -2142,6 +2213,11 @@ shape!(
             "ceiling",
             Kind::Either(&[TEXT, COUNT]),
             "The ceiling that forbids the request."
+        ),
+        may(
+            "quota",
+            Kind::Words(&["timers", "queues", "endpoints", "rate", "connections"]),
+            "The quota that forbids the request."
         ),
         may(
             "errors",

@@ -1,6 +1,6 @@
 //! The operations of the API: methods, paths, parameters, requests and answers.
 
-use super::requests::{self, ENDPOINT, KEY, QUEUE, TIME};
+use super::requests::{self, ENDPOINT, KEY, NAMESPACE_NAME, QUEUE, TIME};
 use super::{Kind, Shape, answers};
 use crate::api::problem::Code;
 
@@ -162,7 +162,7 @@ static TRACEPARENT: Parameter = parameter(
 static TRACESTATE: Parameter = parameter("tracestate", Kind::TEXT, "More of that trace.");
 
 /// The parameters that paths have.
-pub(crate) static OF_PATHS: [Parameter; 9] = [
+pub(crate) static OF_PATHS: [Parameter; 10] = [
     parameter("queue", QUEUE, "The name of the queue."),
     parameter("key", KEY, "The key of the timer, percent-encoded."),
     parameter("name", ENDPOINT, "The name of the endpoint."),
@@ -176,6 +176,11 @@ pub(crate) static OF_PATHS: [Parameter; 9] = [
             format: "",
         },
         "The id of the token.",
+    ),
+    parameter(
+        "namespace",
+        Kind::Named(&NAMESPACE_NAME),
+        "The name of the namespace.",
     ),
     parameter("node", Kind::text(1, usize::MAX), "The name of the node."),
     parameter("shard", Kind::whole(0, 65_535), "The number of the shard."),
@@ -309,7 +314,7 @@ const TIMER_PATH: &str = "/v1/queues/{queue}/timers/{key}";
 const TIMERS_PATH: &str = "/v1/queues/{queue}/timers";
 
 /// What a set may be refused for.
-const OF_SET: [Code; 16] = [
+const OF_SET: [Code; 17] = [
     BAD_TIMER[0],
     BAD_TIMER[1],
     NOT_FOUND,
@@ -326,8 +331,9 @@ const OF_SET: [Code; 16] = [
     Code::AboveCeiling,
     Code::Unreadable,
     Code::StorageFull,
+    Code::QuotaExceeded,
 ];
-const OF_POST: [Code; 16] = [
+const OF_POST: [Code; 17] = [
     Code::InvalidQueue,
     Code::Draining,
     Code::Conflict,
@@ -344,6 +350,7 @@ const OF_POST: [Code; 16] = [
     Code::Unreadable,
     Code::StorageFull,
     Code::NotFound,
+    Code::QuotaExceeded,
 ];
 /// What a change of a timer that is there may be refused for.
 const OF_CHANGE: [Code; 9] = [
@@ -357,7 +364,7 @@ const OF_CHANGE: [Code; 9] = [
     Code::Unreadable,
     Code::StorageFull,
 ];
-const OF_SETTINGS: [Code; 13] = [
+const OF_SETTINGS: [Code; 14] = [
     Code::InvalidQueue,
     Code::InvalidEndpoint,
     NOT_FOUND,
@@ -371,6 +378,7 @@ const OF_SETTINGS: [Code; 13] = [
     Code::AboveCeiling,
     Code::Unreadable,
     Code::StorageFull,
+    Code::QuotaExceeded,
 ];
 const OF_DRAIN: [Code; 4] = [
     Code::InvalidQueue,
@@ -385,13 +393,14 @@ const OF_LEASE: [Code; 5] = [
     Code::StorageFull,
     NOT_FOUND,
 ];
-const OF_SETTLE: [Code; 6] = [
+const OF_SETTLE: [Code; 7] = [
     Code::InvalidQueue,
     Code::InvalidKey,
     Code::InvalidSetting,
     Code::LeaseLost,
     Code::StorageFull,
     Code::Unreadable,
+    Code::NotFound,
 ];
 const OF_CLUSTER: [Code; 5] = [
     Code::NoCluster,
@@ -644,9 +653,25 @@ pub(crate) static GET_QUEUE: Operation = Operation {
         "Shows a queue with its counts and settings.",
     )
 };
-const OF_PUT_QUEUE: [Code; 14] = {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = OF_SETTINGS;
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, Code::PlacementFixed]
+const OF_PUT_QUEUE: [Code; 15] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = OF_SETTINGS;
+    [
+        a,
+        b,
+        c,
+        d,
+        e,
+        f,
+        g,
+        h,
+        i,
+        j,
+        k,
+        l,
+        m,
+        n,
+        Code::PlacementFixed,
+    ]
 };
 pub(crate) static PUT_QUEUE: Operation = Operation {
     headers: &[&IF_MATCH, &IF_NONE_MATCH],
@@ -907,8 +932,8 @@ pub(crate) static GET_ENDPOINT: Operation = Operation {
         "Shows an endpoint, but nothing that is secret.",
     )
 };
-const OF_PUT_ENDPOINT: [Code; 14] = {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = OF_SETTINGS;
+const OF_PUT_ENDPOINT: [Code; 15] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = OF_SETTINGS;
     [
         a,
         b,
@@ -923,6 +948,7 @@ const OF_PUT_ENDPOINT: [Code; 14] = {
         k,
         l,
         m,
+        n,
         Code::SecretKeyRequired,
     ]
 };
@@ -1013,7 +1039,7 @@ pub(crate) static CREATE_TOKEN: Operation = Operation {
         &answers::TOKEN_MADE,
         "The token, which is shown this once.",
     )],
-    refusals: &[Code::Conflict, Code::StorageFull],
+    refusals: &[Code::NotFound, Code::Conflict, Code::StorageFull],
     ..operation(
         "createToken",
         "tokens",
@@ -1077,6 +1103,81 @@ pub(crate) static ROTATE_TOKEN: Operation = Operation {
         "POST",
         "/v1/tokens/{token}:rotate",
         "Gives a token another secret.",
+    )
+};
+
+pub(crate) static LIST_NAMESPACES: Operation = Operation {
+    answers: &[json(200, &answers::NAMESPACES, "All namespaces.")],
+    ..operation(
+        "listNamespaces",
+        "namespaces",
+        "GET",
+        "/v1/namespaces",
+        "Lists namespaces in order of name.",
+    )
+};
+pub(crate) static GET_NAMESPACE: Operation = Operation {
+    headers: &[&KNOWN],
+    answers: &[
+        json(200, &answers::NAMESPACE, "The namespace.").with(&[&ETAG]),
+        Answer {
+            status: 304,
+            doc: "The caller has the namespace as it stands.",
+            body: AnswerBody::Nothing,
+            headers: &[&ETAG],
+        },
+    ],
+    refusals: &[Code::NotFound],
+    ..operation(
+        "getNamespace",
+        "namespaces",
+        "GET",
+        "/v1/namespaces/{namespace}",
+        "Shows a namespace, and what it has.",
+    )
+};
+pub(crate) static PUT_NAMESPACE: Operation = Operation {
+    headers: &[&IF_MATCH, &IF_NONE_MATCH],
+    request: Request::Needed(&requests::PUT_NAMESPACE),
+    answers: &[
+        json(200, &answers::NAMESPACE, "The quotas are replaced.").with(&[&ETAG]),
+        json(201, &answers::NAMESPACE, "The namespace is made.").with(&[&ETAG]),
+    ],
+    refusals: &[
+        Code::NotFound,
+        Code::Conflict,
+        Code::Exists,
+        Code::InvalidSetting,
+        Code::RevisionMismatch,
+        Code::StorageFull,
+    ],
+    ..operation(
+        "putNamespace",
+        "namespaces",
+        "PUT",
+        "/v1/namespaces/{namespace}",
+        "Makes a namespace, or replaces its quotas.",
+    )
+};
+pub(crate) static REMOVE_NAMESPACE: Operation = Operation {
+    headers: &[&IF_MATCH],
+    answers: &[json(
+        200,
+        &answers::NAMESPACE_REMOVED,
+        "The namespace is gone.",
+    )],
+    refusals: &[
+        Code::NotFound,
+        Code::NotEmpty,
+        Code::RevisionMismatch,
+        Code::StorageFull,
+    ],
+    ..operation(
+        "removeNamespace",
+        "namespaces",
+        "DELETE",
+        "/v1/namespaces/{namespace}",
+        "Removes a namespace in which nothing is.",
     )
 };
 
@@ -1159,6 +1260,7 @@ pub(crate) static BATCH: Operation = Operation {
         Code::BatchSpansShards,
         Code::Unreadable,
         Code::StorageFull,
+        Code::QuotaExceeded,
     ],
     ..operation(
         "runBatch",
@@ -1241,7 +1343,7 @@ pub(crate) static EVENTS: Operation = Operation {
     query: &[
         parameter(
             "namespace",
-            Kind::Named(&requests::NAMESPACE_NAME),
+            Kind::Named(&NAMESPACE_NAME),
             "Only of queues of this namespace.",
         ),
         parameter("queue", QUEUE, "Only of this queue."),
@@ -1296,7 +1398,7 @@ pub(crate) static SIMULATE: Operation = Operation {
         ])),
         headers: &[],
     }],
-    refusals: &[Code::Unschedulable, Code::InvalidRetry],
+    refusals: &[Code::NotFound, Code::Unschedulable, Code::InvalidRetry],
     ..operation(
         "simulate",
         "simulation",
@@ -1553,7 +1655,7 @@ pub(crate) static PROBLEM: Operation = Operation {
 };
 
 /// All of them, in the order of the document.
-pub(crate) static ALL: [&Operation; 68] = [
+pub(crate) static ALL: [&Operation; 72] = [
     &SET,
     &GET,
     &MOVE,
@@ -1594,6 +1696,10 @@ pub(crate) static ALL: [&Operation; 68] = [
     &GET_TOKEN,
     &REVOKE_TOKEN,
     &ROTATE_TOKEN,
+    &LIST_NAMESPACES,
+    &GET_NAMESPACE,
+    &PUT_NAMESPACE,
+    &REMOVE_NAMESPACE,
     &LIST_JOBS,
     &BEGIN_JOB,
     &GET_JOB,
@@ -1638,9 +1744,10 @@ const OF_ALL: [Code; 10] = [
     Code::Unavailable,
 ];
 /// What those under `/v1` may be refused for beside that.
-const OF_V1: [Code; 5] = [
+const OF_V1: [Code; 6] = [
     Code::Unauthorized,
     Code::Forbidden,
+    Code::OverRate,
     Code::StoreUnavailable,
     Code::ShardUnavailable,
     Code::Unknown,
@@ -1677,6 +1784,10 @@ impl Operation {
         codes.extend(OF_ALL);
         if self.is_guarded() {
             codes.extend(OF_V1);
+        }
+        if self.path.contains("{queue}") || self.path.contains("{name}") {
+            // In a namespace that is not there.
+            codes.push(Code::NotFound);
         }
         if !matches!(self.request, Request::None) {
             codes.extend(OF_BODIES);

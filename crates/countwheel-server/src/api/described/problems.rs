@@ -21,11 +21,13 @@ impl Code {
                 "The caller names another key, percent-encoded in the path.",
             ),
             Self::InvalidQueue => (
-                "The name of the queue breaks its rule: 1 to 128 ASCII letters, digits and . _ : -",
+                "The name of the queue breaks its rule: 1 to 128 ASCII letters, digits and . _ : -, with that of its namespace and / in \
+                 front of it unless that is default.",
                 "The caller names another queue.",
             ),
             Self::InvalidEndpoint => (
-                "The name of the endpoint breaks its rule: 1 to 128 ASCII letters, digits and . _ : -",
+                "The name of the endpoint breaks its rule: 1 to 128 ASCII letters, digits and . _ : -, with that of its namespace and / \
+                 in front of it unless that is default.",
                 "The caller names another endpoint.",
             ),
             Self::Unauthorized => (
@@ -33,12 +35,12 @@ impl Code {
                 "The caller sends a token as authorization: Bearer <token>.",
             ),
             Self::Forbidden => (
-                "The token lacks the scope of the operation. Or no token is configured, and the request came under another name \
+                "The token lacks the scope of the operation, or is of a namespace and the operation of the whole service. Or no token is configured, and the request came under another name \
                  than this machine's or from a web page of another origin.",
                 "The caller shows a token with the scope. The operator configures a token, or the caller asks from this machine.",
             ),
             Self::NotFound => (
-                "There is no timer, endpoint, queue, job or shard of that name, or no such path.",
+                "There is no timer, endpoint, queue, namespace, job or shard of that name, or no such path.",
                 "The caller looks at the name and the path. A timer that was done is forgotten after a while.",
             ),
             Self::NoCluster => (
@@ -181,6 +183,10 @@ impl Code {
                  about kept changing.",
                 "The caller asks again after Retry-After, and later each time.",
             ),
+            Self::OverRate => (
+                "The namespace has its quota of requests a second, or of connections; quota says which.",
+                "The caller asks again after Retry-After. The operator gives the namespace a larger quota.",
+            ),
             Self::HeadTooLarge => (
                 "The head has more than 24 KiB or more than 64 headers.",
                 "The caller sends fewer and shorter headers.",
@@ -217,6 +223,11 @@ impl Code {
             Self::StorageFull => (
                 "The disk is full, or too many files are open. The service still takes removals and outcomes.",
                 "The operator makes room; the service recovers by itself. The caller asks again after Retry-After.",
+            ),
+            Self::QuotaExceeded => (
+                "The namespace has its quota of timers, queues or endpoints; quota says which.",
+                "The caller removes some, or waits until some are done and forgotten. The operator gives the namespace a \
+                 larger quota.",
             ),
         }
     }

@@ -4,15 +4,16 @@ use super::{Field, Kind, Named, Rule, Shape, may, need};
 use crate::resources::token::Scope;
 
 const NAME: &str = r"^[A-Za-z0-9._:-]+$";
+const NAME_WITHIN: &str = r"^([A-Za-z0-9._:-]{1,64}/)?[A-Za-z0-9._:-]{1,128}$";
 const TAG: &str = "^[A-Za-z0-9._:/=-]+$";
 
 pub(crate) static QUEUE_NAME: Named = Named {
     name: "QueueName",
-    doc: "The name of a queue.",
+    doc: "The name of a queue, behind the name of its namespace and a slash unless that is default.",
     kind: Kind::Text {
         least: 1,
-        most: 128,
-        pattern: NAME,
+        most: 193,
+        pattern: NAME_WITHIN,
         format: "",
     },
 };
@@ -28,11 +29,11 @@ pub(crate) static NAMESPACE_NAME: Named = Named {
 };
 pub(crate) static ENDPOINT_NAME: Named = Named {
     name: "EndpointName",
-    doc: "The name of an endpoint.",
+    doc: "The name of an endpoint, behind the name of its namespace and a slash unless that is default.",
     kind: Kind::Text {
         least: 1,
-        most: 128,
-        pattern: NAME,
+        most: 193,
+        pattern: NAME_WITHIN,
         format: "",
     },
 };
@@ -1071,6 +1072,12 @@ pub(crate) static CREATE_TOKEN: Shape = Shape {
             "What the token opens.",
         ),
         may(
+            "namespace",
+            Kind::Named(&NAMESPACE_NAME),
+            "The namespace that it is of: it opens what is in there.",
+        )
+        .or("the whole service, or the namespace of the token that makes it"),
+        may(
             "certificate",
             Kind::Text {
                 least: 4,
@@ -1088,6 +1095,35 @@ pub(crate) static CREATE_TOKEN: Shape = Shape {
         )
         .or("never"),
     ],
+    rules: &[],
+    is_open: false,
+};
+
+pub(crate) static QUOTAS: Shape = Shape {
+    name: "Quotas",
+    doc: "How much a namespace may have. Without a quota it may have as much as there is.",
+    with: &[],
+    fields: &[
+        may("timers", QUOTA, "Timers in all states."),
+        may(
+            "rate",
+            Kind::Object(&RATE),
+            "Requests under /v1, and lines of batches of its tokens.",
+        ),
+        may("queues", QUOTA, "Queues with timers or settings."),
+        may("endpoints", QUOTA, "Endpoints."),
+        may("connections", QUOTA, "Connections of callers."),
+    ],
+    rules: &[],
+    is_open: false,
+};
+const QUOTA: Kind = Kind::whole(0, 1_000_000_000_000);
+
+pub(crate) static PUT_NAMESPACE: Shape = Shape {
+    name: "PutNamespace",
+    doc: "A namespace.",
+    with: &[],
+    fields: &[may("quotas", Kind::Object(&QUOTAS), "Its quotas.").or("none")],
     rules: &[],
     is_open: false,
 };

@@ -476,7 +476,7 @@ fn timer(
     }
     let queue = object.require("queue")?;
     let queue =
-        QueueName::new(queue.text()?).map_err(|error| queue.malformed(error.to_string()))?;
+        QueueName::from_text(queue.text()?).map_err(|error| queue.malformed(error.to_string()))?;
     let key = object.require("key")?;
     let key = Key::new(key.text()?).map_err(|error| key.malformed(error.to_string()))?;
     let state = match object.take("state") {
