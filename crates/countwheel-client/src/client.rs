@@ -2430,12 +2430,13 @@ impl ClientError {
         }
     }
 
-    /// Whether the server could not be spoken to, or said that it is not able to work.
+    /// Whether the server could not be spoken to, or said that it is not able to work. A namespace at its quota
+    /// (`507 quota_exceeded`) is no outage.
     #[must_use]
     pub fn is_outage(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Broken { .. } | Self::Silent { .. } => true,
-            Self::Refused(problem) => problem.status >= 500,
+            Self::Refused(problem) => problem.status >= 500 && problem.code != "quota_exceeded",
             Self::Foreign { status, .. } => *status >= 500,
             _ => false,
         }

@@ -190,6 +190,8 @@ async fn each_failure_is_told_apart() {
         (problem(401, "unauthorized"), "unauthorized", false, false),
         (problem(404, "not_found"), "refused", false, false),
         (problem(503, "unknown"), "refused", true, true),
+        (problem(507, "storage_full"), "refused", true, true),
+        (problem(507, "quota_exceeded"), "refused", false, false),
     ] {
         let (url, _) = stub(vec![does.clone()]).await;
         let client = client(&url).with_timeout(Duration::from_millis(300));

@@ -35,6 +35,8 @@ fn failed(error: &ClientError) -> Failed {
         ClientError::Broken { .. } | ClientError::Silent { .. } => Failed::Unsure,
         ClientError::Foreign { status, .. } if *status >= 500 => Failed::Unsure,
         ClientError::Refused(problem) => match (problem.status, problem.code.as_str()) {
+            // A wait leaves the quota and what the namespace has as they are.
+            (_, "quota_exceeded") => Failed::ForGood,
             (429 | 507, _)
             | (409, "idempotency_in_progress")
             | (503, "unavailable" | "shard_unavailable" | "store_unavailable") => {
@@ -162,8 +164,10 @@ mod tests {
             assert!(tries.again_after(&error).is_some(), "{request:?}");
             assert!(!tries.is_unsure(), "{request:?}");
             // What the server does not take, it does not take later either.
-            let error = refused(422, "invalid_target");
-            assert!(tries.again_after(&error).is_none(), "{request:?}");
+            for (status, code) in [(422, "invalid_target"), (507, "quota_exceeded")] {
+                let error = refused(status, code);
+                assert!(tries.again_after(&error).is_none(), "{request:?}: {code}");
+            }
         }
     }
 

@@ -398,11 +398,7 @@ fn exit_of(error: &ClientError) -> Exit {
         | ClientError::Socket { .. }
         | ClientError::Token
         | ClientError::File { .. } => Exit::NotFound,
-        ClientError::Refused(problem) => match problem.status {
-            404 => Exit::NotFound,
-            500.. => Exit::Unreachable,
-            _ => Exit::Refused,
-        },
+        ClientError::Refused(problem) if problem.status == 404 => Exit::NotFound,
         error if error.is_outage() => Exit::Unreachable,
         _ => Exit::Refused,
     }
