@@ -42,7 +42,7 @@ def answer(client: Client, said: dict[str, Any]) -> Any:
     if do == "resume":
         return client.resume(queue)
     if do == "create_token":
-        return client.create_token(said["name"], said["scopes"])
+        return client.create_token(said["name"], said["scopes"], namespace=said.get("namespace"))
     if do == "tokens":
         return {"tokens": client.tokens()}
     if do == "token":
@@ -53,6 +53,14 @@ def answer(client: Client, said: dict[str, Any]) -> Any:
         return client.revoke_token(said["id"], if_match=only_match(said.get("if")))
     if do == "audit":
         return {"entries": [*client.audit(**said["filter"])]}
+    if do == "put_namespace":
+        return client.put_namespace(said["name"], {"quotas": said["quotas"]}, **precondition(said.get("if")))
+    if do == "namespace":
+        return client.namespace(said["name"])
+    if do == "namespaces":
+        return {"namespaces": client.namespaces()}
+    if do == "remove_namespace":
+        return client.remove_namespace(said["name"], if_match=only_match(said.get("if")))
     assert isinstance(queue, str)
     if do == "set":
         fields: dict[str, Any] = {"in_": said["in"], **precondition(said.get("if"))}

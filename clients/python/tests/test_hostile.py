@@ -224,8 +224,9 @@ class Repeats(Asked):
                     self.assertEqual(client.set("q", "k", in_="1h")["revision"], 1)
                 self.assertEqual(stub.connections, 12)
 
-    def test_tokens_are_revoked_and_read_again_after_a_cut(self) -> None:
-        body = json.dumps({"id": "x", "revision": 1, "revoked": True, "tokens": [], "items": [], "next": None}).encode()
+    def test_tokens_are_revoked_and_read_again_and_namespaces_changed_after_a_cut(self) -> None:
+        said = {"id": "x", "revision": 1, "revoked": True, "tokens": [], "items": [], "next": None}
+        body = json.dumps({**said, "namespace": "a", "namespaces": [], "removed": True}).encode()
 
         def act(peer: socket.socket, number: int) -> None:
             if read_request(peer) and number % 2 == 1:
@@ -236,6 +237,10 @@ class Repeats(Asked):
             lambda client: client.token("x"),
             lambda client: client.tokens(),
             lambda client: [*client.audit()],
+            lambda client: client.put_namespace("a", {"quotas": {"timers": 1}}, if_none_match="*"),
+            lambda client: client.namespace("a"),
+            lambda client: client.namespaces(),
+            lambda client: client.remove_namespace("a", if_match=1),
         ):
             with Stub(act) as stub:
                 for _, client in self.each(stub.url, retries=SOON):
@@ -280,6 +285,7 @@ class Repeats(Asked):
     def test_what_was_not_done_is_repeated_whatever_it_is(self) -> None:
         for refused in (
             problem("429 Later", "overloaded", "retry-after: 0"),
+            problem("429 Later", "over_rate", "retry-after: 0", quota="rate"),
             problem("503 No", "unavailable"),
             problem("503 No", "shard_unavailable"),
             problem("503 No", "store_unavailable"),
@@ -318,6 +324,7 @@ class Repeats(Asked):
             (problem("500 Bug", "internal"), Problem),
             (problem("409 No", "conflict", state="dead"), Problem),
             (problem("401 Who", "unauthorized"), Unauthorized),
+            (problem("507 Full", "quota_exceeded", quota="timers"), Problem),
         ):
             with Stub(answers(text, answer("200 OK", TIMER))) as stub:
                 client = self.clients(stub.url, retries=SOON)[0][1]
@@ -326,8 +333,8 @@ class Repeats(Asked):
                 self.assertEqual(client.get("q", "k")["revision"], 1)
 
     def test_the_wait_that_the_service_asks_for_is_kept(self) -> None:
-        late = problem("429 Later", "overloaded", "retry-after: 1")
-        with Stub(answers(late, answer("200 OK", TIMER), late, answer("200 OK", TIMER))) as stub:
+        late = [problem("429 Later", code, "retry-after: 1") for code in ("overloaded", "over_rate")]
+        with Stub(answers(late[0], answer("200 OK", TIMER), late[1], answer("200 OK", TIMER))) as stub:
             for _, client in self.each(stub.url, retries=SOON):
                 begun = time.monotonic()
                 client.get("q", "k")

@@ -45,6 +45,13 @@ class Speaks(unittest.TestCase):
                 self.assertEqual(ask("resume")["ok"]["was"], {"mode": "hold"})
                 self.assertEqual(ask("drain", queue=None, mode="fire")["ok"]["queue"], None)
                 self.assertEqual(ask("resume", queue=None)["ok"]["was"], {"mode": "fire"})
+                made = ask("put_namespace", name="a", quotas={"timers": 1}, **{"if": "absent"})["ok"]
+                self.assertEqual(ask("put_namespace", name="a", quotas={}, **{"if": "absent"}), {"no": "exists"})
+                self.assertEqual(ask("namespace", name="a")["ok"]["quotas"], {"timers": 1})
+                names = [namespace["namespace"] for namespace in ask("namespaces")["ok"]["namespaces"]]
+                self.assertEqual(names, ["a", "default"])
+                revision = {"if": {"revision": made["revision"]}}
+                self.assertEqual(ask("remove_namespace", name="a", **revision)["ok"]["namespace"], "a")
                 self.assertIn("error", ask("dance"))
 
 

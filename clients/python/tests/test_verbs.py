@@ -10,7 +10,7 @@ from typing import Any
 
 from countwheel import Client, Op, Problem, Unauthorized, read_time
 
-from .support import SOON, BothClients, Service, until
+from .support import SOON, BothClients, Service, Stub, answer, read_request, until
 
 #: Nothing listens there.
 URL = "http://127.0.0.1:9/hook"
@@ -434,6 +434,134 @@ class Verbs(BothClients):
             self.assertEqual((problem.status, problem.pointer), (422, "/retry/fixed"))
             self.assertTrue(problem.request_id)
             self.assertFalse(problem.outcome_unknown)
+
+
+class Namespaces(BothClients):
+    def refused(self, code: str, what: Any, *given: Any, **named: Any) -> Problem:
+        with self.assertRaises(Problem) as caught:
+            what(*given, **named)
+        self.assertEqual(caught.exception.code, code, (given, named))
+        return caught.exception
+
+    def test_a_namespace_is_made_shown_listed_and_removed(self) -> None:
+        with Service("--allow-private-targets", token="right") as service:
+            for name, client in self.each(service.url, token="right", retries=SOON):
+                queue = f"{name}/orders"
+                self.refused("not_found", client.set, queue, "k", in_="1h", url=URL)
+                first = client.put_namespace(name, {}, if_none_match="*")
+                self.assertEqual((first["namespace"], first["quotas"]), (name, {}))
+                self.refused("exists", client.put_namespace, name, {}, if_none_match="*")
+                rate = {"per_second": 1_000.5, "burst": 2_000}
+                quotas = {"timers": 1, "queues": 3, "endpoints": 1, "connections": 50, "rate": rate}
+                second = client.put_namespace(name, {"quotas": quotas}, if_match=first["revision"])
+                self.assertEqual(second["quotas"], quotas)
+                self.refused("revision_mismatch", client.put_namespace, name, {}, if_match=first["revision"])
+                for wrong in ("a/b", "ä", "a b"):
+                    self.refused("malformed", client.put_namespace, wrong, {})
+                for namespace, pointer in (
+                    ({"quotas": {"timers": -1}}, "/quotas/timers"),
+                    ({"quotas": {"rate": {"per_second": 0}}}, "/quotas/rate/per_second"),
+                    ({"quota": {}}, "/quota"),
+                ):
+                    with self.assertRaises(Problem) as caught:
+                        client.put_namespace("x", namespace)
+                    self.assertEqual(caught.exception.pointer, pointer)
+
+                client.set(queue, "k", in_="1h", url=URL)
+                client.put_endpoint(f"{name}/hook", {"url": URL})
+                shown = client.namespace(name)
+                self.assertEqual((shown["revision"], shown["quotas"]), (second["revision"], quotas))
+                usage = {kind: shown["usage"][kind] for kind in ("timers", "queues", "endpoints")}
+                self.assertEqual(usage, {"timers": 1, "queues": 1, "endpoints": 1})
+                listed = client.namespaces()
+                self.assertEqual(listed[0], {"namespace": "default", "revision": None, "quotas": {}})
+                self.assertEqual(listed[1:], [{"namespace": name, "revision": second["revision"], "quotas": quotas}])
+
+                made = client.create_token(name, ["read", "write"], namespace=name)
+                self.assertEqual((made["namespace"], client.token(made["id"])["namespace"]), (name, name))
+                self.refused("not_found", client.create_token, name, "read", namespace="nobody")
+                with Client(service.url, token=made["token"]) as tenant:
+                    self.assertEqual([timer["key"] for timer in tenant.list(queue)], ["k"])
+                    for elsewhere in ("orders", "nobody/orders"):
+                        self.refused("not_found", tenant.set, elsewhere, "k", in_="1h", url=URL)
+                    self.refused("forbidden", tenant.stats)
+
+                self.refused("not_empty", client.remove_namespace, name)
+                client.remove(queue, "k")
+                client.remove_endpoint(f"{name}/hook")
+                client.revoke_token(made["id"])
+                self.refused("revision_mismatch", client.remove_namespace, name, if_match=first["revision"])
+                gone = client.remove_namespace(name, if_match=second["revision"])
+                self.assertEqual(gone, {"namespace": name, "removed": True})
+                self.refused("not_found", client.remove_namespace, name)
+                self.refused("not_found", client.namespace, name)
+
+    def test_a_quota_refuses_what_is_beyond_it_and_says_which_it_is(self) -> None:
+        with Service("--allow-private-targets") as service:
+            for name, client in self.each(service.url, retries=SOON):
+                queue = f"{name}/orders"
+                client.put_namespace(name, {"quotas": {"timers": 1, "endpoints": 0}})
+                client.set(queue, "k", in_="1h", url=URL)
+                problem = self.refused("quota_exceeded", client.set, queue, "other", in_="1h", url=URL)
+                self.assertEqual((problem.status, problem.quota, problem.transient), (507, "timers", False))
+                problem = self.refused("quota_exceeded", client.put_endpoint, f"{name}/hook", {"url": URL})
+                self.assertEqual(problem.quota, "endpoints")
+                (line,) = client.batch([Op.set(queue, "other", in_="1h", url=URL)])
+                self.assertEqual((line["status"], line["code"], line["quota"]), (507, "quota_exceeded", "timers"))
+                self.assertEqual(client.set(queue, "k", in_="2h", url=URL)["replaced"], "pending")
+                problem = self.refused("not_found", client.get, queue, "other")
+                self.assertIsNone(problem.quota)
+
+    def test_the_names_of_queues_and_endpoints_are_one_part_of_the_path_in_all_verbs(self) -> None:
+        fields = ("attempt", "due", "endpoint", "key", "left", "made", "old_due", "purge", "queue", "removed", "was")
+        body: dict[str, Any] = dict.fromkeys(fields, "")
+        body |= {"items": [], "leases": [], "next": None, "revision": 1, "runs": [], "state": "pending"}
+        text = answer("200 OK", json.dumps(body).encode())
+        asked: list[str] = []
+
+        def act(peer: Any, number: int) -> None:
+            while request := read_request(peer):
+                asked.append(request.split(b" ", 2)[1].decode().partition("?")[0])
+                peer.sendall(text)
+
+        queue, endpoint = "tenant-7/orders", "tenant-7/hook"
+        of, hook = "/v1/queues/tenant-7%2Forders", "/v1/endpoints/tenant-7%2Fhook"
+        key = f"{of}/timers/a%2Fb"
+        with Stub(act) as stub:
+            for _, client in self.each(stub.url):
+                asked.clear()
+                client.set(queue, "a/b", in_="1h", url=URL)
+                client.post(queue, in_="1h", url=URL)
+                client.move(queue, "a/b", in_="1h")
+                client.remove(queue, "a/b")
+                client.get(queue, "a/b")
+                self.assertEqual([*client.list(queue)], [])
+                self.assertEqual([*client.runs(queue, "a/b")], [])
+                client.backfill(queue, "a/b", from_="2026-03-01T00:00:00Z", until="2026-03-02T00:00:00Z")
+                client.fire(queue, "a/b")
+                client.revive(queue, "a/b")
+                client.resend(queue, "a/b")
+                self.assertEqual(asked[:5], [key, f"{of}/timers", key, key, key])
+                verbs = ["/runs", ":backfill", ":fire", ":revive", ":resend"]
+                self.assertEqual(asked[5:], [f"{of}/timers", *(key + verb for verb in verbs)])
+                asked.clear()
+                client.queue(queue)
+                client.put_queue(queue, {})
+                client.remove_queue(queue)
+                client.pause(queue)
+                client.drain(queue, "hold")
+                client.resume(queue)
+                client.purge(queue)
+                client.cancel_purge(queue)
+                client.lease(queue)
+                verbs = [":pause", ":drain", ":resume", ":purge", ":cancel-purge", ":lease"]
+                self.assertEqual(asked, [of, of, of, *(of + verb for verb in verbs)])
+                asked.clear()
+                client.put_endpoint(endpoint, {"url": URL})
+                client.endpoint(endpoint)
+                client.remove_endpoint(endpoint)
+                client.test_endpoint(endpoint)
+                self.assertEqual(asked, [hook, hook, hook, f"{hook}:test"])
 
 
 class Tokens(BothClients):

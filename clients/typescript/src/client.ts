@@ -267,7 +267,28 @@ export class Client {
     return this.json("POST", `${endpointPath(name)}:test`, "attempt", options, { body: test, longer: 30_000 });
   }
 
-  /** Makes a token. The answer alone has its secret, so that call is not repeated after a lost answer. */
+  /** Makes a namespace, or puts other quotas in place of those that it had. */
+  putNamespace(name: string, namespace: api.PutNamespace, options: Preconditions & CallOptions = {}): Promise<api.NamespaceAnswer> {
+    const headers = preconditions(options);
+    return this.json("PUT", namespacePath(name), "namespace", options, { body: namespace, headers, repeatable: true });
+  }
+
+  /** The quotas of a namespace, and in `usage` what it has of each. */
+  namespace(name: string, options: CallOptions = {}): Promise<api.NamespaceAnswer> {
+    return this.json("GET", namespacePath(name), "namespace", options);
+  }
+
+  /** All namespaces in order of their names, with their quotas and without their `usage`. */
+  namespaces(options: CallOptions = {}): Promise<api.Namespaces> {
+    return this.json("GET", "/v1/namespaces", "namespaces", options);
+  }
+
+  /** Removes a namespace that has no timers, queues, endpoints and tokens; of `default`, its quotas. */
+  removeNamespace(name: string, options: IfMatch & CallOptions = {}): Promise<api.NamespaceRemoved> {
+    return this.json("DELETE", namespacePath(name), "removed", options, { headers: preconditions(options), repeatable: true });
+  }
+
+  /** Makes a token, with a `namespace` one that opens nothing else. The answer alone has its secret, so that call is not repeated after a lost answer. */
   createToken(token: api.CreateToken, options: CallOptions = {}): Promise<api.TokenMade> {
     return this.json("POST", "/v1/tokens", "id", options, { body: token });
   }
@@ -473,6 +494,10 @@ function timerPath(queue: string, key: string): string {
 
 function tokenPath(id: string): string {
   return `/v1/tokens/${part(id)}`;
+}
+
+function namespacePath(name: string): string {
+  return `/v1/namespaces/${part(name)}`;
 }
 
 function endpointPath(name: string): string {

@@ -72,7 +72,8 @@ export class ProblemError extends CountwheelError {
     const { code, detail, errors } = problem;
     const fields = (errors ?? []).map((error) => `; ${error.pointer}: ${error.detail}`).join("");
     super(`${detail ?? problem.title ?? "refused"} (${code})${fields}`);
-    this.transient = problem.status === 429 || problem.status === 408 || problem.status === 507 || problem.status === 503;
+    // A namespace at its quota has room when something is removed or the quota is raised, and a wait does neither.
+    this.transient = [408, 429, 503, 507].includes(problem.status) && code !== "quota_exceeded";
   }
 
   /** The code of the problem, such as `not_found`. */

@@ -245,6 +245,11 @@ export interface components {
             old_due?: components["schemas"]["Time"];
             /** @description Of a lost lease: the queue of the timer. */
             queue?: string;
+            /**
+             * @description The quota that forbids the operation.
+             * @enum {string}
+             */
+            quota?: "timers" | "queues" | "endpoints" | "rate" | "connections";
             /** @description The state of the timer that a set replaced. */
             replaced?: ("pending" | "delivering" | "done" | "dead") | null;
             /** @description The revision of the timer. */
@@ -342,6 +347,11 @@ export interface components {
             old_due?: components["schemas"]["Time"];
             /** @description Of a lost lease: the queue of the timer. */
             queue?: string;
+            /**
+             * @description The quota that forbids the operation.
+             * @enum {string}
+             */
+            quota?: "timers" | "queues" | "endpoints" | "rate" | "connections";
             /** @description The state of the timer that a set replaced. */
             replaced?: ("pending" | "delivering" | "done" | "dead") | null;
             /** @description The revision of the timer. */
@@ -526,6 +536,8 @@ export interface components {
             expires_in?: components["schemas"]["Duration"];
             /** @description What the token is for: up to 128 bytes. */
             name: string;
+            /** @description The namespace that it is of: it opens what is in there. Default: the whole service, or the namespace of the token that makes it. */
+            namespace?: components["schemas"]["Namespace"];
             /** @description What the token opens. */
             scopes: ("read" | "write" | "deliver" | "metrics" | "admin")[];
         };
@@ -734,7 +746,7 @@ export interface components {
             /** @description Until when nothing is sent. */
             until?: components["schemas"]["Time"];
         };
-        /** @description The name of an endpoint. */
+        /** @description The name of an endpoint, behind the name of its namespace and a slash unless that is default. */
         EndpointName: string;
         /** @description An endpoint is removed. */
         EndpointRemoved: {
@@ -1388,6 +1400,40 @@ export interface components {
         };
         /** @description A namespace of queues. */
         Namespace: string;
+        /** @description A namespace with its quotas. */
+        NamespaceAnswer: {
+            /** @description The name. */
+            namespace: components["schemas"]["Namespace"];
+            /** @description The quotas. */
+            quotas: components["schemas"]["Quotas"];
+            /** @description The revision of the quotas; null of default if none were put. */
+            revision: number | null;
+            /** @description What the namespace has. */
+            usage?: components["schemas"]["NamespaceUsage"];
+        };
+        /** @description A namespace is removed. */
+        NamespaceRemoved: {
+            /** @description The name. */
+            namespace: components["schemas"]["Namespace"];
+            /** @description true. */
+            removed: boolean;
+        };
+        /** @description What a namespace has. */
+        NamespaceUsage: {
+            /** @description Connections of callers to this node that count for the namespace. */
+            connections: number;
+            /** @description Endpoints. */
+            endpoints: number;
+            /** @description Queues with timers or settings. */
+            queues: number;
+            /** @description Timers in all states. */
+            timers: number;
+        };
+        /** @description All namespaces. */
+        Namespaces: {
+            /** @description The namespaces in order of name. */
+            namespaces: components["schemas"]["NamespaceAnswer"][];
+        };
         /** @description When an endpoint is left alone, and for how long. */
         NewBreaker: {
             /** @description After so many failures in a row. Default: 10. */
@@ -1564,6 +1610,11 @@ export interface components {
             purge?: components["schemas"]["Purge"];
             /** @description Of a lost lease: the queue of the timer. */
             queue?: string;
+            /**
+             * @description The quota that forbids the request.
+             * @enum {string}
+             */
+            quota?: "timers" | "queues" | "endpoints" | "rate" | "connections";
             /** @description The current revision. */
             revision?: number;
             /** @description The state of the timer, which forbids the request. */
@@ -1672,6 +1723,11 @@ export interface components {
              * @description The URL, http or https.
              */
             url: string;
+        };
+        /** @description A namespace. */
+        PutNamespace: {
+            /** @description Its quotas. Default: none. */
+            quotas?: components["schemas"]["Quotas"];
         };
         /** @description The settings of a queue, for timers that do not say it themselves. */
         PutQueue: {
@@ -1794,7 +1850,7 @@ export interface components {
             /** @description The name of the queue. */
             queue: string;
         };
-        /** @description The name of a queue. */
+        /** @description The name of a queue, behind the name of its namespace and a slash unless that is default. */
         QueueName: string;
         /** @description The purge of a queue. */
         QueuePurge: {
@@ -1820,6 +1876,19 @@ export interface components {
             next: string | null;
             /** @description The queues in order of their names. */
             queues: components["schemas"]["QueueCounts"][];
+        };
+        /** @description How much a namespace may have. Without a quota it may have as much as there is. */
+        Quotas: {
+            /** @description Connections of callers. */
+            connections?: number;
+            /** @description Endpoints. */
+            endpoints?: number;
+            /** @description Queues with timers or settings. */
+            queues?: number;
+            /** @description Requests under /v1, and lines of batches of its tokens. */
+            rate?: components["schemas"]["Rate"];
+            /** @description Timers in all states. */
+            timers?: number;
         };
         /** @description How many attempts may start. */
         Rate: {
@@ -2574,6 +2643,8 @@ export interface components {
             id: string;
             /** @description What it is for. */
             name: string;
+            /** @description The namespace that it is of. A token without one is of the whole service. */
+            namespace?: components["schemas"]["Namespace"];
             /** @description The revision of the token. */
             revision: number;
             /** @description What it opens. */
@@ -2593,6 +2664,8 @@ export interface components {
             id: string;
             /** @description What it is for. */
             name: string;
+            /** @description The namespace that it is of. A token without one is of the whole service. */
+            namespace?: components["schemas"]["Namespace"];
             /** @description The revision of the token. */
             revision: number;
             /** @description What it opens. */

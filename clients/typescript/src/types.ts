@@ -56,6 +56,15 @@ export type PutEndpoint = Schemas["PutEndpoint"];
 export type ListEndpoints = Schemas["ListEndpointsQuery"];
 export type TestEndpoint = Schemas["TestEndpoint"];
 export type EndpointTested = Schemas["EndpointTested"];
+/** The quotas of a namespace to be made. */
+export type PutNamespace = Schemas["PutNamespace"];
+/** How much a namespace may have. */
+export type Quotas = Schemas["Quotas"];
+/** A namespace with its quotas, and in `usage` what it has of each; a list has no `usage`. */
+export type NamespaceAnswer = Schemas["NamespaceAnswer"];
+export type NamespaceUsage = Schemas["NamespaceUsage"];
+export type NamespaceRemoved = Schemas["NamespaceRemoved"];
+export type Namespaces = Schemas["Namespaces"];
 /** A token to be made. */
 export type CreateToken = Schemas["CreateToken"];
 /** How a token gets another secret. */

@@ -59,12 +59,23 @@ test("waits are drawn between nothing and their bound", async () => {
 });
 
 test("Retry-After is waited for", async () => {
-  const waits: number[] = [];
-  const { client } = scripted((number) => (number === 1 ? answer(429, problem(429, "overloaded"), { "retry-after": "3" }) : set()), {
-    onRetry: ({ wait }) => waits.push(wait),
-  });
-  await client.set("q", "k", timer);
-  assert.deepEqual(waits, [3_000]);
+  for (const code of ["overloaded", "over_rate"]) {
+    const waits: number[] = [];
+    const { client } = scripted((number) => (number === 1 ? answer(429, problem(429, code), { "retry-after": "3" }) : set()), {
+      onRetry: ({ wait }) => waits.push(wait),
+    });
+    await client.set("q", "k", timer);
+    assert.deepEqual(waits, [3_000], code);
+  }
+});
+
+test("a full disk is waited for, and a quota is not", async () => {
+  const full = scripted((number) => (number === 1 ? answer(507, problem(507, "storage_full")) : set()));
+  await full.client.set("q", "k", timer);
+  assert.equal(full.urls.length, 2);
+  const over = scripted(() => answer(507, { ...problem(507, "quota_exceeded"), quota: "timers" }));
+  await assert.rejects(over.client.set("q", "k", timer), (error) => error instanceof ProblemError && error.problem.quota === "timers" && !error.transient);
+  assert.equal(over.urls.length, 1);
 });
 
 test("a Retry-After beyond the time of the call ends the call at once", async () => {
@@ -120,13 +131,17 @@ test("what a fire, a drain that removes, a job and a token may have done is not 
   }
 });
 
-test("a revocation and reads of tokens and of the audit log are repeated after a lost answer", async () => {
-  const body = { id: "9f3c51d20ab7", revoked: true, tokens: [], items: [], next: null };
+test("a revocation, reads of tokens and of the audit log, and all of namespaces are repeated after a lost answer", async () => {
+  const body = { id: "9f3c51d20ab7", revoked: true, tokens: [], items: [], next: null, namespace: "a", namespaces: [], removed: true };
   const calls: ((client: Client) => Promise<unknown>)[] = [
     (client) => client.revokeToken("9f3c51d20ab7", { ifMatch: 12 }),
     (client) => client.token("9f3c51d20ab7"),
     (client) => client.tokens(),
     (client) => client.audit().next(),
+    (client) => client.putNamespace("a", { quotas: { timers: 1 } }),
+    (client) => client.namespace("a"),
+    (client) => client.namespaces(),
+    (client) => client.removeNamespace("a"),
   ];
   for (const call of calls) {
     const { client, urls } = scripted((number) => (number === 1 ? reset() : answer(200, body)));

@@ -46,7 +46,7 @@ async function ask(client, { do: verb, queue, key, if: precondition, ...more }) 
     case "resume":
       return await client.resume(queue);
     case "create_token":
-      return await client.createToken({ name: more.name, scopes: more.scopes });
+      return await client.createToken({ name: more.name, scopes: more.scopes, namespace: more.namespace });
     case "tokens":
       return await client.tokens();
     case "token":
@@ -60,6 +60,14 @@ async function ask(client, { do: verb, queue, key, if: precondition, ...more }) 
       for await (const entry of client.audit(more.filter)) entries.push(entry);
       return { entries };
     }
+    case "put_namespace":
+      return await client.putNamespace(more.name, { quotas: more.quotas }, options);
+    case "namespace":
+      return await client.namespace(more.name);
+    case "namespaces":
+      return await client.namespaces();
+    case "remove_namespace":
+      return await client.removeNamespace(more.name, options);
     default:
       throw new TypeError(`there is no verb ${JSON.stringify(verb)}`);
   }

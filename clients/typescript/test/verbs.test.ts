@@ -325,6 +325,112 @@ test("tokens are made, shown, rotated and revoked, and the audit log says by who
   for (const filter of [{ limit: 0 }, { limit: 1_001 }, { since: "yesterday" }, { after: "x" }]) await assert.rejects(all(admin.audit(filter)), code("malformed"));
 });
 
+test("a namespace is made, shown, listed and removed, and a token of it opens nothing else", async (t) => {
+  process.env["COUNTWHEEL_TOKEN"] = "right";
+  const guarded = await Service.start(t);
+  delete process.env["COUNTWHEEL_TOKEN"];
+  const admin = new Client({ url: guarded.url, token: "right" });
+  const queue = "tenant-7/orders";
+
+  await assert.rejects(admin.set(queue, "k", timer()), code("not_found"));
+  const first = await admin.putNamespace("tenant-7", {}, { ifNoneMatch: "*" });
+  assert.deepEqual([first.namespace, first.quotas], ["tenant-7", {}]);
+  await assert.rejects(admin.putNamespace("tenant-7", {}, { ifNoneMatch: "*" }), code("exists"));
+  const quotas = { timers: 1, queues: 3, endpoints: 1, connections: 50, rate: { per_second: 1_000.5, burst: 2_000 } };
+  const second = await admin.putNamespace("tenant-7", { quotas }, { ifMatch: first.revision! });
+  assert.deepEqual(second.quotas, quotas);
+  await assert.rejects(admin.putNamespace("tenant-7", {}, { ifMatch: first.revision! }), code("revision_mismatch"));
+  for (const name of ["a/b", "ä", "a b"]) await assert.rejects(admin.putNamespace(name, {}), code("malformed"), name);
+  const bad: [object, string][] = [
+    [{ quotas: { timers: -1 } }, "/quotas/timers"],
+    [{ quotas: { rate: { per_second: 0 } } }, "/quotas/rate/per_second"],
+    [{ quota: {} }, "/quota"],
+  ];
+  for (const [namespace, pointer] of bad) {
+    await assert.rejects(admin.putNamespace("x", namespace), (error) => error instanceof ProblemError && error.pointer === pointer, pointer);
+  }
+
+  await admin.set(queue, "k", timer());
+  await admin.putEndpoint("tenant-7/hook", { url: target });
+  const shown = await admin.namespace("tenant-7");
+  assert.deepEqual([shown.revision, shown.quotas], [second.revision, quotas]);
+  assert.deepEqual([shown.usage?.timers, shown.usage?.queues, shown.usage?.endpoints], [1, 1, 1]);
+  const { namespaces } = await admin.namespaces();
+  assert.deepEqual(namespaces, [
+    { namespace: "default", revision: null, quotas: {} },
+    { namespace: "tenant-7", revision: second.revision, quotas },
+  ]);
+  const over = (quota: string) => (error: unknown) =>
+    error instanceof ProblemError && error.code === "quota_exceeded" && error.problem.quota === quota && !error.transient;
+  await assert.rejects(admin.set(queue, "other", timer()), over("timers"));
+  await assert.rejects(admin.putEndpoint("tenant-7/other", { url: target }), over("endpoints"));
+  const [line] = await all(admin.batch([{ op: "set", queue, key: "other", ...timer() }]));
+  assert.deepEqual([line?.status, line?.code, line?.quota], [507, "quota_exceeded", "timers"]);
+  assert.equal((await admin.set(queue, "k", timer())).replaced, "pending");
+
+  const made = await admin.createToken({ name: "tenant", scopes: ["read", "write"], namespace: "tenant-7" });
+  assert.equal(made.namespace, "tenant-7");
+  assert.equal((await admin.token(made.id)).namespace, "tenant-7");
+  await assert.rejects(admin.createToken({ name: "x", scopes: ["read"], namespace: "nobody" }), code("not_found"));
+  const tenant = new Client({ url: guarded.url, token: made.token! });
+  assert.deepEqual((await all(tenant.list(queue))).map(({ key }) => key), ["k"]);
+  for (const elsewhere of ["orders", "nobody/orders"]) await assert.rejects(tenant.set(elsewhere, "k", timer()), code("not_found"), elsewhere);
+  await assert.rejects(tenant.stats(), code("forbidden"));
+
+  await assert.rejects(admin.removeNamespace("tenant-7"), code("not_empty"));
+  await admin.remove(queue, "k");
+  await admin.removeEndpoint("tenant-7/hook");
+  await admin.revokeToken(made.id);
+  await assert.rejects(admin.removeNamespace("tenant-7", { ifMatch: first.revision! }), code("revision_mismatch"));
+  assert.deepEqual(await admin.removeNamespace("tenant-7", { ifMatch: second.revision! }), { namespace: "tenant-7", removed: true });
+  await assert.rejects(admin.removeNamespace("tenant-7"), code("not_found"));
+  await assert.rejects(admin.namespace("tenant-7"), code("not_found"));
+});
+
+test("the names of queues and endpoints of a namespace are one part of the path, in all verbs", async () => {
+  const asked: string[] = [];
+  const body = {
+    attempt: {}, endpoint: "", due: "", items: [], leases: [], left: {}, made: 0, next: null, old_due: "", purge: {}, queue: "", removed: true,
+    revision: 1, runs: [], state: "pending", was: "pending",
+  };
+  const fetch = async (url: string | URL | Request) => {
+    asked.push(new URL(String(url)).pathname);
+    return new Response(JSON.stringify(body), { headers: { "content-type": "application/json" } });
+  };
+  const client = new Client({ url: "http://a.example", fetch: fetch as typeof globalThis.fetch });
+  const [queue, endpoint] = ["tenant-7/orders", "tenant-7/hook"];
+  await client.set(queue, "a/b", timer());
+  await client.post(queue, timer());
+  await client.move(queue, "a/b", { in: "1h" });
+  await client.remove(queue, "a/b");
+  await client.get(queue, "a/b");
+  await all(client.list(queue));
+  await all(client.runs(queue, "a/b"));
+  await client.backfill(queue, "a/b", { from: "2026-03-01T00:00:00Z", until: "2026-03-02T00:00:00Z" });
+  await client.fire(queue, "a/b");
+  await client.revive(queue, "a/b");
+  await client.resend(queue, "a/b");
+  await client.queue(queue);
+  await client.putQueue(queue, {});
+  await client.removeQueue(queue);
+  await client.pause(queue);
+  await client.drain(queue, { mode: "hold" });
+  await client.resume(queue);
+  await client.purge(queue);
+  await client.cancelPurge(queue);
+  await client.lease(queue);
+  await client.putEndpoint(endpoint, { url: "http://a.example" });
+  await client.endpoint(endpoint);
+  await client.removeEndpoint(endpoint);
+  await client.testEndpoint(endpoint);
+  const [of, key, hook] = ["/v1/queues/tenant-7%2Forders", "/v1/queues/tenant-7%2Forders/timers/a%2Fb", "/v1/endpoints/tenant-7%2Fhook"];
+  assert.deepEqual(asked, [
+    key, `${of}/timers`, key, key, key, `${of}/timers`, `${key}/runs`, `${key}:backfill`, `${key}:fire`, `${key}:revive`, `${key}:resend`,
+    of, of, of, `${of}:pause`, `${of}:drain`, `${of}:resume`, `${of}:purge`, `${of}:cancel-purge`, `${of}:lease`,
+    hook, hook, hook, `${hook}:test`,
+  ]);
+});
+
 test("events of the program are read, and a stream goes on behind the last one, also over a crash", async (t) => {
   const watched = await Service.start(t);
   const client = new Client({ url: watched.url });
@@ -387,6 +493,11 @@ test("the speaker of the proof answers a line for each line", async () => {
   assert.deepEqual((await ask({ do: "resume", queue: null })).ok?.["was"], null);
   assert.ok((await ask({ do: "remove", ...name, only_pending: true, if: null })).ok);
   assert.deepEqual(await ask({ do: "remove", ...name, only_pending: false }), { no: "not_found" });
+  const made = await ask({ do: "put_namespace", name: "spoken", quotas: { timers: 1 }, if: "absent" });
+  assert.deepEqual(await ask({ do: "put_namespace", name: "spoken", quotas: {}, if: "absent" }), { no: "exists" });
+  assert.deepEqual((await ask({ do: "namespace", name: "spoken" })).ok?.["quotas"], { timers: 1 });
+  assert.equal(((await ask({ do: "namespaces" })).ok?.["namespaces"] as object[]).length, 2);
+  assert.ok((await ask({ do: "remove_namespace", name: "spoken", if: { revision: made.ok?.["revision"] } })).ok);
   assert.match((await ask({ do: "dance" })).error ?? "", /^bug: /);
   speaker.stdin.end();
 });

@@ -75,10 +75,12 @@ class OutcomeUnknown(CountwheelError):
 class Problem(CountwheelError):
     """The service refused the request. Nothing was changed, unless ``code`` is ``unknown``."""
 
-    #: The codes with which nothing was done, and a repeat may succeed.
+    #: The codes with which nothing was done, and a repeat may succeed. ``quota_exceeded`` is none of them: a wait
+    #: leaves the quota and what the namespace has as they are.
     _PASSING = frozenset(
         {
             "overloaded",
+            "over_rate",
             "unavailable",
             "shard_unavailable",
             "store_unavailable",
@@ -138,6 +140,12 @@ class Problem(CountwheelError):
         """The state of the timer, where that is what forbids the request."""
         state = self.body.get("state")
         return state if isinstance(state, str) else None
+
+    @property
+    def quota(self) -> str | None:
+        """The quota of the namespace that forbids the request, such as ``timers``."""
+        quota = self.body.get("quota")
+        return quota if isinstance(quota, str) else None
 
 
 class Unauthorized(Problem):

@@ -44,7 +44,7 @@ class AuditWho(TypedDict):
     """Who has asked."""
 
     id: NotRequired[str]
-    kind: Literal["token", "configured", "anyone", "service"]
+    kind: Literal["token", "configured", "anyone", "service", "directory"]
     name: NotRequired[str]
     session: NotRequired[bool]
 
@@ -126,6 +126,7 @@ class BatchLine(TypedDict):
     leased_until: NotRequired[Time]
     old_due: NotRequired[Time]
     queue: NotRequired[str]
+    quota: NotRequired[Literal["timers", "queues", "endpoints", "rate", "connections"]]
     replaced: NotRequired[Union[Literal["pending", "delivering", "done", "dead"], None]]
     revision: NotRequired[int]
     state: NotRequired[State]
@@ -148,6 +149,7 @@ class BatchResult(TypedDict):
     leased_until: NotRequired[Time]
     old_due: NotRequired[Time]
     queue: NotRequired[str]
+    quota: NotRequired[Literal["timers", "queues", "endpoints", "rate", "connections"]]
     replaced: NotRequired[Union[Literal["pending", "delivering", "done", "dead"], None]]
     revision: NotRequired[int]
     state: NotRequired[State]
@@ -199,7 +201,7 @@ class MoveBy(TypedDict):
 # Where a deadline is moved.
 Move = Union[MoveIn, MoveAt, MoveBy]
 
-# The name of a queue.
+# The name of a queue, behind the name of its namespace and a slash unless that is default.
 QueueName = str
 
 
@@ -739,6 +741,58 @@ class Moved(TypedDict):
     revision: int
 
 
+# A namespace of queues.
+Namespace = str
+
+
+class Rate(TypedDict):
+    """How many attempts may start."""
+
+    burst: NotRequired[int]
+    per_second: float
+
+
+class Quotas(TypedDict):
+    """How much a namespace may have. Without a quota it may have as much as there is."""
+
+    connections: NotRequired[int]
+    endpoints: NotRequired[int]
+    queues: NotRequired[int]
+    rate: NotRequired[Rate]
+    timers: NotRequired[int]
+
+
+class NamespaceUsage(TypedDict):
+    """What a namespace has."""
+
+    connections: int
+    endpoints: int
+    queues: int
+    timers: int
+
+
+class NamespaceAnswer(TypedDict):
+    """A namespace with its quotas."""
+
+    namespace: Namespace
+    quotas: Quotas
+    revision: Union[int, None]
+    usage: NotRequired[NamespaceUsage]
+
+
+class NamespaceRemoved(TypedDict):
+    """A namespace is removed."""
+
+    namespace: Namespace
+    removed: bool
+
+
+class Namespaces(TypedDict):
+    """All namespaces."""
+
+    namespaces: list[NamespaceAnswer]
+
+
 class NextRun(TypedDict):
     """A run to come."""
 
@@ -801,13 +855,6 @@ class NewClientCertificate(TypedDict):
     key: NotRequired[str]
 
 
-class Rate(TypedDict):
-    """How many attempts may start."""
-
-    burst: NotRequired[int]
-    per_second: float
-
-
 class NewSecret(TypedDict):
     """What signs deliveries. An id without a secret keeps the secret of that id."""
 
@@ -836,6 +883,12 @@ class PutEndpoint(TypedDict):
     url: str
 
 
+class PutNamespace(TypedDict):
+    """A namespace."""
+
+    quotas: NotRequired[Quotas]
+
+
 class CloudEvents(TypedDict):
     """Deliveries are events of this source and type."""
 
@@ -843,7 +896,7 @@ class CloudEvents(TypedDict):
     type: str
 
 
-# The name of an endpoint.
+# The name of an endpoint, behind the name of its namespace and a slash unless that is default.
 EndpointName = str
 
 
@@ -1217,6 +1270,7 @@ class Token(TypedDict):
     expires: NotRequired[Time]
     id: str
     name: str
+    namespace: NotRequired[Namespace]
     revision: int
     scopes: list[Literal["read", "write", "deliver", "metrics", "admin"]]
 
@@ -1230,6 +1284,7 @@ class TokenMade(TypedDict):
     expires: NotRequired[Time]
     id: str
     name: str
+    namespace: NotRequired[Namespace]
     revision: int
     scopes: list[Literal["read", "write", "deliver", "metrics", "admin"]]
     token: NotRequired[str]

@@ -60,11 +60,15 @@ from .._types import (
     Lease,
     LeaseResult,
     Moved,
+    NamespaceAnswer,
+    NamespaceRemoved,
+    Namespaces,
     NextRun,
     NextRuns,
     Nodes,
     PurgeFilter,
     PutEndpoint,
+    PutNamespace,
     PutQueue,
     Queue,
     QueueCounts,
@@ -586,6 +590,36 @@ class AsyncClient:
         call = Call("POST", _endpoint(name) + ":test", to_json(request or {}), keys=("endpoint", "attempt"), waits=30.0)
         return cast(EndpointTested, await self._ask(call))
 
+    # Namespaces
+
+    async def put_namespace(
+        self,
+        name: str,
+        namespace: PutNamespace,
+        *,
+        if_match: IfMatch | None = None,
+        if_none_match: Literal["*"] | None = None,
+    ) -> NamespaceAnswer:
+        """Makes a namespace, or puts other quotas in place of those that it had."""
+        call = Call("PUT", _namespace(name), to_json(namespace), keys=("namespace", "revision"))
+        call.headers = _preconditions(if_match, if_none_match)
+        call.repeatable = True
+        return cast(NamespaceAnswer, await self._ask(call))
+
+    async def namespace(self, name: str) -> NamespaceAnswer:
+        """The quotas of a namespace, and in ``usage`` what it has of each."""
+        return cast(NamespaceAnswer, await self._ask(_read(_namespace(name), "namespace", "revision")))
+
+    async def namespaces(self) -> List[NamespaceAnswer]:
+        """All namespaces in order of their names, with their quotas and without their ``usage``."""
+        return cast(Namespaces, await self._ask(_read("/v1/namespaces", "namespaces")))["namespaces"]
+
+    async def remove_namespace(self, name: str, *, if_match: IfMatch | None = None) -> NamespaceRemoved:
+        """Removes a namespace that has no timers, queues, endpoints and tokens; of ``default``, its quotas."""
+        call = Call("DELETE", _namespace(name), keys=("namespace", "removed"), repeatable=True)
+        call.headers = _preconditions(if_match)
+        return cast(NamespaceRemoved, await self._ask(call))
+
     # Tokens and the audit log
 
     async def create_token(
@@ -595,17 +629,20 @@ class AsyncClient:
         *,
         expires_in: Duration | None = None,
         certificate: str | None = None,
+        namespace: str | None = None,
     ) -> TokenMade:
         """Makes a token that opens what its scopes say. ``token`` of the answer is the token, and no other answer has it.
 
-        A ``certificate`` such as ``"dns:worker.example"`` stands for a token without a secret. The call is not repeated after
-        a lost answer.
+        A ``certificate`` such as ``"dns:worker.example"`` stands for a token without a secret. A token with a ``namespace``
+        opens what is in it, and nothing else. The call is not repeated after a lost answer.
         """
         fields: dict[str, Any] = {"name": name, "scopes": [scopes] if isinstance(scopes, str) else [*scopes]}
         if expires_in is not None:
             fields["expires_in"] = duration(expires_in)
         if certificate is not None:
             fields["certificate"] = certificate
+        if namespace is not None:
+            fields["namespace"] = namespace
         call = Call("POST", "/v1/tokens", to_json(fields), keys=("id", "revision"))
         return cast(TokenMade, await self._ask(call))
 
@@ -973,6 +1010,10 @@ def _timer(queue: str, key: str) -> str:
 
 def _endpoint(name: str) -> str:
     return f"/v1/endpoints/{segment(name)}"
+
+
+def _namespace(name: str) -> str:
+    return f"/v1/namespaces/{segment(name)}"
 
 
 def _token(id: str) -> str:
