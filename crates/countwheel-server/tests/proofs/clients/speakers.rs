@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use countwheel_client::{
-    Answer, AuditFilter, Client, ClientError, Filter, NewTimer, NewToken, TokenMade,
+    Answer, AuditFilter, Client, ClientError, Filter, NewTimer, NewToken, Quotas, TokenMade,
 };
 use countwheel_durable::{DrainMode, Due, Precondition, RetryPolicy, Revision};
 use countwheel_time::{By, Jitter, read_duration};
@@ -30,7 +30,8 @@ pub(super) enum Spoken {
 pub(super) trait Speaker: Send {
     fn name(&self) -> &'static str;
     /// Does what an object says: `set`, `move`, `remove`, `get`, `list`, `fire`, `revive`, `drain`, `resume`,
-    /// `create_token`, `tokens`, `token`, `rotate_token`, `revoke_token`, `audit`.
+    /// `create_token`, `tokens`, `token`, `rotate_token`, `revoke_token`, `audit`, `put_namespace`, `namespace`,
+    /// `namespaces`, `remove_namespace`.
     fn ask(&mut self, asked: &Value) -> Spoken;
 }
 
@@ -163,6 +164,10 @@ impl InRust {
                 let scopes = asked["scopes"].as_array().unwrap().iter();
                 let scopes: Vec<&str> = scopes.map(|scope| scope.as_str().unwrap()).collect();
                 let token = NewToken::new(text("name").unwrap(), &scopes);
+                let token = match text("namespace") {
+                    Some(namespace) => token.namespace(namespace),
+                    None => token,
+                };
                 made(&client.create_token(&token).await?)
             }
             "tokens" => told(&client.tokens().await?),
@@ -201,6 +206,18 @@ impl InRust {
                     }
                 }
             }
+            "put_namespace" => {
+                let quotas: Quotas = serde_json::from_value(asked["quotas"].clone()).unwrap();
+                let name = text("name").unwrap();
+                told(&client.put_namespace(name, &quotas, condition).await?)
+            }
+            "namespace" => told(&client.namespace(text("name").unwrap()).await?),
+            "namespaces" => told(&client.namespaces().await?),
+            "remove_namespace" => {
+                let revision = asked["if"]["revision"].as_u64();
+                let name = text("name").unwrap();
+                told(&client.remove_namespace(name, revision).await?)
+            }
             other => panic!("there is no {other}"),
         })
     }
@@ -213,7 +230,7 @@ fn told<T>(answer: &Answer<T>) -> String {
 /// What the API tells of a token that was made, as far as the sentences ask.
 fn made(token: &TokenMade) -> String {
     let TokenMade { shown, .. } = token;
-    let made = json!({"id": shown.id, "revision": shown.revision, "scopes": shown.scopes, "token": token.token()});
+    let made = json!({"id": shown.id, "revision": shown.revision, "scopes": shown.scopes, "namespace": shown.namespace, "token": token.token()});
     made.to_string()
 }
 
@@ -225,7 +242,11 @@ impl Speaker for InRust {
     fn ask(&mut self, asked: &Value) -> Spoken {
         match self.runtime.block_on(self.do_it(asked)) {
             Ok(answer) => Spoken::Ok(serde_json::from_str(&answer).unwrap()),
-            Err(ClientError::Refused(problem)) if problem.status < 500 => Spoken::No(problem.code),
+            Err(ClientError::Refused(problem))
+                if problem.status < 500 || problem.code == "quota_exceeded" =>
+            {
+                Spoken::No(problem.code)
+            }
             Err(error) => Spoken::Error(format!("{}: {error}", error.kind())),
         }
     }
