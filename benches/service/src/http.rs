@@ -79,6 +79,8 @@ pub(crate) struct Caller {
     stream: TcpStream,
     messages: Messages,
     request: Vec<u8>,
+    /// The line that shows a token, if there is one.
+    authorization: String,
 }
 
 impl Caller {
@@ -89,7 +91,15 @@ impl Caller {
             stream,
             messages,
             request,
+            authorization: String::new(),
         })
+    }
+
+    /// The same, with a token in each request.
+    pub(crate) async fn connect_with(port: u16, token: &str) -> anyhow::Result<Self> {
+        let mut caller = Self::connect(port).await?;
+        caller.authorization = format!("authorization: Bearer {token}\r\n");
+        Ok(caller)
     }
 
     /// Sends a request with a body in JSON, and waits for the answer. An answer that is no success is an error.
@@ -109,12 +119,28 @@ impl Caller {
         path: &str,
         body: &str,
     ) -> anyhow::Result<&[u8]> {
+        let (status, answer) = self.exchange(method, path, body).await?;
+        if !(200..300).contains(&status) {
+            bail!("{method} {path}: {}", String::from_utf8_lossy(answer));
+        }
+        let body = find(answer, b"\r\n\r\n").context("an answer has no body")?;
+        Ok(&answer[body + 4..])
+    }
+
+    /// Sends a request with a body in JSON. The status and the whole answer, whatever the status is.
+    pub(crate) async fn exchange(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> anyhow::Result<(u16, &[u8])> {
         use std::io::Write as _;
         self.request.clear();
         write!(
             self.request,
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-             content-length: {}\r\n\r\n{body}",
+             {}content-length: {}\r\n\r\n{body}",
+            self.authorization,
             body.len()
         )?;
         self.stream.write_all(&self.request).await?;
@@ -123,11 +149,9 @@ impl Caller {
             "the service closed the connection"
         );
         let answer = self.messages.rest(&mut self.stream).await?;
-        if !answer.starts_with(b"HTTP/1.1 2") {
-            bail!("{method} {path}: {}", String::from_utf8_lossy(answer));
-        }
-        let body = find(answer, b"\r\n\r\n").context("an answer has no body")?;
-        Ok(&answer[body + 4..])
+        let status = answer.strip_prefix(b"HTTP/1.1 ").and_then(|it| it.get(..3));
+        let status = std::str::from_utf8(status.context("an answer without a status")?)?;
+        Ok((status.parse()?, answer))
     }
 }
 

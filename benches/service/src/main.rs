@@ -42,7 +42,7 @@ struct Arguments {
     /// Without the peers.
     #[arg(long)]
     alone: bool,
-    /// Pairs of runs for `isolation` and `events`.
+    /// Pairs of runs for `isolation` and `events`, rounds of `namespaces`.
     #[arg(long, default_value_t = 5)]
     pairs: usize,
     /// Deliveries a second for `isolation`.
@@ -93,6 +93,9 @@ struct Arguments {
     /// How many seconds the due times of `events` cover.
     #[arg(long, default_value_t = 50.0)]
     event_seconds: f64,
+    /// How many seconds the namespace that is measured in `namespaces` sets timers.
+    #[arg(long, default_value_t = 10.0)]
+    namespace_seconds: f64,
     /// Rounds of `sets`, `deliveries`, `leases` and `batch`.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -188,6 +191,7 @@ impl Bench {
             Row::Batch => ("batch", rows::batch::measure(self).await),
             Row::Lists => ("lists", rows::lists::measure(self).await),
             Row::Events => ("events", rows::events::measure(self).await),
+            Row::Namespaces => ("namespaces", rows::namespaces::measure(self).await),
         };
         let text = measured.unwrap_or_else(|error| {
             self.is_whole = false;

@@ -83,6 +83,15 @@ impl Program {
     }
 
     pub(crate) fn start(program: &Path, place: &Path) -> anyhow::Result<Self> {
+        Self::start_with(program, place, None)
+    }
+
+    /// The same, with a token that opens everything, if there is one.
+    pub(crate) fn start_with(
+        program: &Path,
+        place: &Path,
+        token: Option<&str>,
+    ) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir_in(place)?;
         let mut command = Command::new(program);
         command
@@ -91,6 +100,9 @@ impl Program {
             .arg(directory.path().join("data"))
             .env_remove("COUNTWHEEL_STORE")
             .env_remove("COUNTWHEEL_TOKEN");
+        if let Some(token) = token {
+            command.env("COUNTWHEEL_TOKEN", token);
+        }
         let log = directory.path().join("log");
         let mut process = Process::start(&mut command, log, Stdio::piped())?;
         let line = process.ready()?;
@@ -112,4 +124,15 @@ pub(crate) fn memory_of(pid: u32, what: &str) -> anyhow::Result<f64> {
     let kib = line.and_then(|line| line.split_whitespace().next());
     let kib: f64 = kib.context("no such amount")?.parse()?;
     Ok(kib / 1_024.0)
+}
+
+/// How long a process or one of its threads, `self/task/1` for instance, has used processors, in seconds. The system counts
+/// in hundredths.
+pub(crate) fn processor_time_of(task: &str) -> anyhow::Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{task}/stat"))?;
+    // The name, in brackets, may have spaces in it.
+    let (_, fields) = stat.rsplit_once(')').context("no name")?;
+    let mut fields = fields.split_whitespace().skip(11);
+    let mut next = || Ok::<f64, anyhow::Error>(fields.next().context("no such time")?.parse()?);
+    Ok((next()? + next()?) / 100.0)
 }

@@ -6,6 +6,7 @@ pub(crate) mod events;
 pub(crate) mod isolation;
 pub(crate) mod leases;
 pub(crate) mod lists;
+pub(crate) mod namespaces;
 pub(crate) mod sets;
 
 use clap::ValueEnum;
@@ -26,6 +27,8 @@ pub(crate) enum Row {
     Lists,
     /// Streams of events beside deliveries
     Events,
+    /// A namespace beside one that is flooded
+    Namespaces,
 }
 
 /// In which order a pair has its runs: without, or with, what is measured first. The order changes, so that neither kind has the
