@@ -74,9 +74,9 @@ impl Note {
     /// ```
     /// # use std::sync::Arc;
     /// # use std::time::Duration;
-    /// # use countwheel_durable::store::{Change, MemoryStore, Setting, Shard, Store};
+    /// # use countwheel_durable::store::{Change, MemoryStore, Shard, Store};
     /// # use countwheel_durable::{Clock, Config, SystemClock, Timers, inline};
-    /// use countwheel_durable::{AuditFilter, Changed, Note, SettingName, SettingsVersion};
+    /// use countwheel_durable::{AuditFilter, Changed, Note, Setting, SettingName, SettingsVersion};
     ///
     /// let (store, clock) = (MemoryStore::new(7), Arc::new(SystemClock::new()));
     /// let owner = store.acquire(Shard::ONLY)?;
@@ -524,8 +524,18 @@ where
         if let Some(after) = after {
             end = end.min(after.position.due + MICROSECOND);
         }
-        let ahead = end.saturating_since(self.wall);
-        let mut span = ahead + FIRST_SPAN;
+        // It ends where the first of some steps ahead of the clock has nothing behind it.
+        let mut ahead = MICROSECOND;
+        while self.wall + ahead < end {
+            let begin = self.wall + ahead;
+            let page = self.list(1, (Some(begin), Some(end)), None)?;
+            if page.records.is_empty() && page.unreadable == 0 && page.next.is_none() {
+                end = begin;
+                break;
+            }
+            ahead = (ahead * FACTOR).max(FIRST_SPAN);
+        }
+        let mut span = ahead.max(FIRST_SPAN);
         let mut found = AuditPage::default();
         for _ in 0..SPANS_MAX {
             if end <= floor {
@@ -597,6 +607,115 @@ mod tests {
                 let hashes = [u64::from(shard.0); 2];
                 let entry = place(Timestamp::from_micros(7), Revision(3), hashes).unwrap();
                 assert_eq!(shards.of(&entry), shard);
+            }
+        }
+    }
+
+    /// A store of entries of these times alone, and how often it was asked.
+    struct Stored {
+        entries: Vec<Record>,
+        asked: std::cell::Cell<usize>,
+    }
+
+    impl Stored {
+        fn of(times: impl Iterator<Item = u64>) -> Self {
+            let note = Note::new("ada", Duration::from_secs(1 << 30)).unwrap();
+            let entry = |(number, at): (usize, u64)| {
+                let (at, revision) = (Timestamp::from_micros(at), Revision(number as u64 + 1));
+                let name = SettingName::new("queue/orders").unwrap();
+                let changed = Changed::Setting {
+                    name,
+                    before: None,
+                    after: None,
+                };
+                record(changed, &note, (at, at + note.keep), (7, revision), [0; 2]).unwrap()
+            };
+            let mut entries: Vec<_> = times.enumerate().map(entry).collect();
+            entries.sort_by_key(page::position);
+            let asked = std::cell::Cell::new(0);
+            Self { entries, asked }
+        }
+
+        fn page(&self, filter: &Filter, after: Option<Cursor>) -> Page<Cursor> {
+            self.asked.set(self.asked.get() + 1);
+            let place = |record: &Record| cursor(record, Shard(0));
+            let begin = self.entries.partition_point(|it| {
+                filter.due_from.is_some_and(|from| it.due < from)
+                    || after.is_some_and(|after| place(it) <= after)
+            });
+            let behind = self.entries[begin..].iter();
+            let mut behind =
+                behind.take_while(|it| filter.due_before.is_none_or(|before| it.due < before));
+            let records: Vec<_> = behind.by_ref().take(filter.limit).cloned().collect();
+            let next = behind.next().and(records.last()).map(place);
+            Page {
+                records,
+                unreadable: 0,
+                next,
+            }
+        }
+    }
+
+    /// Each page of the newest entries is full but for the last one, however many there are and however close together.
+    #[test]
+    fn a_page_of_the_newest_entries_is_full() {
+        type At = Box<dyn Fn(u64) -> u64>;
+        let wall = 1_772_366_400_000_000_u64;
+        let second = 1_000_000;
+        let cases: [(&str, usize, At); 6] = [
+            ("within a second", 3_000, Box::new(move |n| wall - n * 300)),
+            (
+                "within a microsecond",
+                700,
+                Box::new(move |_| wall - second),
+            ),
+            ("one a second", 5_000, Box::new(move |n| wall - n * second)),
+            (
+                "one a day",
+                900,
+                Box::new(move |n| wall - n * 86_400 * second),
+            ),
+            ("long ago", 600, Box::new(move |n| wall / 2 - n * second)),
+            (
+                "ahead of the clock",
+                600,
+                Box::new(move |n| wall + 86_400 * second - n * second),
+            ),
+        ];
+        for (name, count, at) in cases {
+            let stored = Stored::of((0..count as u64).map(at));
+            let reader = Reader {
+                wall: Timestamp::from_micros(wall),
+                list: |filter: &Filter, after| Ok(stored.page(filter, after)),
+                place: |record: &Record| cursor(record, Shard(0)),
+            };
+            for limit in [1, 100, 1_000] {
+                let filter = AuditFilter {
+                    limit,
+                    ..AuditFilter::default()
+                };
+                let (mut after, mut seen) = (None, 0);
+                for pages in 0..3 {
+                    stored.asked.set(0);
+                    let page = reader.page(&filter, after).unwrap();
+                    let expected = limit.min(count - seen);
+                    assert_eq!(
+                        page.entries.len(),
+                        expected,
+                        "{name}, {limit} of {count}, page {pages}"
+                    );
+                    assert!(
+                        stored.asked.get() <= 2 * SPANS_MAX,
+                        "{name}: {}",
+                        stored.asked.get()
+                    );
+                    seen += expected;
+                    after = page.next;
+                    if after.is_none() {
+                        assert_eq!(seen, count, "{name}");
+                        break;
+                    }
+                }
             }
         }
     }
