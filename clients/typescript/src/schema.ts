@@ -1402,6 +1402,8 @@ export interface components {
         Namespace: string;
         /** @description A namespace with its quotas. */
         NamespaceAnswer: {
+            /** @description Whether single sets, moves and removals of its timers are in the audit log. */
+            audit_timers: boolean;
             /** @description The name. */
             namespace: components["schemas"]["Namespace"];
             /** @description The quotas. */
@@ -1726,6 +1728,8 @@ export interface components {
         };
         /** @description A namespace. */
         PutNamespace: {
+            /** @description Whether single sets, moves and removals of its timers have entries in the audit log, as others have. Default: false, unless the service notes all of them. */
+            audit_timers?: boolean;
             /** @description Its quotas. Default: none. */
             quotas?: components["schemas"]["Quotas"];
         };

@@ -45,7 +45,8 @@ pub use self::cluster::{
 use self::connector::Connector;
 pub use self::connector::SocketFault;
 pub use self::namespaces::{
-    NamespaceRemoved, NamespaceShown, NamespaceUsage, Namespaces, QuotaRate, Quotas,
+    NamespaceRemoved, NamespaceSettings, NamespaceShown, NamespaceUsage, Namespaces, QuotaRate,
+    Quotas,
 };
 pub use self::runs::{Backfilled, BackfilledRun, SimulatedThere, TimerRun, TimerRuns};
 pub use self::stats::{DueFigures, DueSpan, Figures, OverdueFigure, TimerFigures};

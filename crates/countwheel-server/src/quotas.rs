@@ -23,6 +23,7 @@ use crate::callers::Peer;
 use crate::cluster::seen::NodeState;
 use crate::resources::endpoint::Rate;
 use crate::resources::namespace::{Quotas, namespace_in};
+use crate::resources::token::Scope;
 
 /// A count counts for so long. What was removed since, here or by another node, is not known.
 const COUNTED_FOR: Duration = Duration::from_secs(1);
@@ -94,16 +95,17 @@ struct State {
     ended: u64,
 }
 
-/// A token bucket (Turner, 1986): what was taken beyond its content is a debt.
+/// A token bucket (Turner, 1986).
 #[derive(Default, Debug)]
 struct Bucket {
     at: Option<Instant>,
+    /// Below zero, so much of what is to come is taken already.
     tokens: f64,
 }
 
 impl Bucket {
-    /// Takes so many tokens, if there is one. Otherwise says after how long there is.
-    fn take(&mut self, rate: Rate, nodes: u64, count: f64, now: Instant) -> Result<(), Duration> {
+    /// Fills it up to now. Returns the tokens that come in a second.
+    fn fill(&mut self, rate: Rate, nodes: u64, now: Instant) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "there are few nodes")]
         let per_second = rate.per_second / nodes as f64;
         let burst = f64::from(rate.burst);
@@ -113,11 +115,40 @@ impl Bucket {
         });
         self.tokens = filled.min(burst);
         self.at = Some(now);
+        per_second
+    }
+
+    /// Takes a token, if there is one. Otherwise says after how long there is.
+    fn take(&mut self, rate: Rate, nodes: u64, now: Instant) -> Result<(), Duration> {
+        let per_second = self.fill(rate, nodes, now);
         if self.tokens < 1.0 {
             return Err(Duration::from_secs_f64((1.0 - self.tokens) / per_second));
         }
-        self.tokens -= count;
+        self.tokens -= 1.0;
         Ok(())
+    }
+
+    /// Takes so many tokens that have all come within `patience`, and says after how long they have. Otherwise says by how much
+    /// that is too long.
+    fn reserve(
+        &mut self,
+        rate: Rate,
+        nodes: u64,
+        count: f64,
+        patience: Duration,
+        now: Instant,
+    ) -> Result<Duration, Duration> {
+        let per_second = self.fill(rate, nodes, now);
+        let left = self.tokens - count;
+        let wait = (-left / per_second).max(0.0);
+        let beyond = wait - patience.as_secs_f64();
+        if beyond > 0.0 {
+            // A rate may be so small that no duration has room for it.
+            let beyond = Duration::try_from_secs_f64(beyond);
+            return Err(beyond.unwrap_or(Duration::from_secs(u64::from(u32::MAX))));
+        }
+        self.tokens = left;
+        Ok(Duration::from_secs_f64(wait))
     }
 }
 
@@ -159,6 +190,15 @@ impl State {
 pub(crate) struct Admitted {
     used: Arc<Used>,
     wants: Wants,
+    /// Whether it may have made a timer.
+    has_made: bool,
+}
+
+impl Admitted {
+    /// The set is over. One that has made no timer gives its room back.
+    pub(crate) fn end(mut self, has_made: bool) {
+        self.has_made = has_made;
+    }
 }
 
 impl Drop for Admitted {
@@ -166,7 +206,7 @@ impl Drop for Admitted {
         if self.wants == Wants::Timer {
             let mut state = self.used.state.lock();
             state.under_way -= 1;
-            state.ended += 1;
+            state.ended += u64::from(self.has_made);
         }
     }
 }
@@ -190,6 +230,9 @@ pub(crate) struct InUse {
     pub(crate) timers: u64,
     pub(crate) queues: u64,
     pub(crate) connections: u64,
+    /// Those that are shown: an ended one as well, for a while.
+    pub(crate) jobs: u64,
+    pub(crate) purges: u64,
 }
 
 impl Usage {
@@ -249,15 +292,19 @@ impl Usage {
             .map(|(namespace, used)| (namespace.clone(), Arc::clone(used)))
             .collect();
         let before: Vec<_> = all.iter().map(|(_, it)| it.state.lock().ended).collect();
-        let counted = app
-            .measure(|timers| timers.counted().map_err(|error| Problem::from(&error)))
+        let (counted, drains) = app
+            .measure(|timers| {
+                let counted = timers.counted().map_err(|error| Problem::from(&error))?;
+                Ok((counted, timers.drains()))
+            })
             .await?;
         let known = app.catalogue().known();
         let mut sums: BTreeMap<Box<str>, (u64, BTreeSet<QueueName>)> = BTreeMap::new();
         let with_timers = counted.queues.iter();
         let with_timers = with_timers.map(|it| (&it.queue, it.by_state.iter().sum::<u64>()));
         let with_settings = known.queues().map(|(queue, _)| (queue, 0));
-        for (queue, timers) in with_timers.chain(with_settings) {
+        let drained = drains.iter().map(|(queue, _)| (queue, 0));
+        for (queue, timers) in with_timers.chain(with_settings).chain(drained) {
             let namespace = queue.namespace();
             let wants_queues = known
                 .quotas(namespace)
@@ -288,7 +335,7 @@ impl Usage {
     /// What a namespace uses, as it is now.
     pub(crate) async fn in_use(&self, app: &App, namespace: &str) -> Result<InUse, Problem> {
         let name: Box<str> = namespace.into();
-        let (timers, queues) = app
+        let (timers, queues, [jobs, purges]) = app
             .measure(move |timers| {
                 let counted = timers.counted().map_err(|error| Problem::from(&error))?;
                 let own = counted.queues.iter();
@@ -299,7 +346,15 @@ impl Usage {
                     count += it.by_state.iter().sum::<u64>();
                     queues.insert(it.queue.clone());
                 }
-                Ok((count, queues))
+                let of_own = |queue: &QueueName| queue.namespace() == &*name;
+                let drains = timers.drains();
+                let drained = drains.iter().map(|(queue, _)| queue);
+                queues.extend(drained.filter(|it| of_own(it)).cloned());
+                let purges = timers.purges().into_iter();
+                let purges = purges.filter(|purge| of_own(&purge.queue)).count() as u64;
+                let jobs = timers.jobs().into_iter();
+                let jobs = jobs.filter(|job| of_own(&job.order.queue)).count() as u64;
+                Ok((count, queues, [jobs, purges]))
             })
             .await?;
         let known = app.catalogue().known();
@@ -310,6 +365,8 @@ impl Usage {
             timers,
             queues: queues.len() as u64 + with_settings.count() as u64,
             connections: self.of(namespace).connections.load(Ordering::Relaxed),
+            jobs,
+            purges,
         })
     }
 }
@@ -350,7 +407,12 @@ async fn take(
                         }
                         state.under_way += u64::from(wants == Wants::Timer);
                         drop(state);
-                        return Ok(Ok(Admitted { used, wants }));
+                        let has_made = true;
+                        return Ok(Ok(Admitted {
+                            used,
+                            wants,
+                            has_made,
+                        }));
                     }
                     Some(lacks) if is_counted => return Ok(Err(lacks)),
                     Some(_) => {}
@@ -449,6 +511,13 @@ fn namespace_of(request: &Request<Body>) -> Box<str> {
     named.map_or_else(|| Namespace::DEFAULT_NAME.into(), |named| (*named).into())
 }
 
+/// Whether whoever asks looks after the whole service: a namespace that is at its rate is not out of reach then.
+fn is_operator(request: &Request<Body>) -> bool {
+    let identity: Option<&Identity> = request.extensions().get();
+    identity
+        .is_some_and(|it| it.token().is_some() && it.namespace().is_none() && it.has(Scope::Admin))
+}
+
 /// Counts a request, and its connection if that counts for no namespace yet.
 ///
 /// # Errors
@@ -456,6 +525,9 @@ fn namespace_of(request: &Request<Body>) -> Box<str> {
 pub(crate) fn enter(app: &App, request: &Request<Body>) -> Result<(), Problem> {
     let known = app.catalogue().known();
     if known.namespaces().next().is_none() || !request.uri().path().starts_with("/v1/") {
+        return Ok(());
+    }
+    if is_operator(request) {
         return Ok(());
     }
     let namespace = namespace_of(request);
@@ -473,7 +545,7 @@ pub(crate) fn enter(app: &App, request: &Request<Body>) -> Result<(), Problem> {
     let used = usage.of(&namespace);
     let nodes = usage.nodes(app);
     let mut state = used.state.lock();
-    let taken = state.bucket.take(rate, nodes, 1.0, usage.clock.now());
+    let taken = state.bucket.take(rate, nodes, usage.clock.now());
     drop(state);
     taken.map_err(|wait| over_rate(&namespace, rate, wait))
 }
@@ -532,29 +604,56 @@ pub(crate) struct Over {
     pub(crate) problem: Box<Problem>,
 }
 
-/// Takes room for lines of a batch out of the rate of the namespace of the token. More lines than there is room for are taken
-/// if there is some: those that follow wait for longer.
-pub(crate) fn take_lines(app: &App, identity: Option<&Identity>, count: usize) -> Result<(), Over> {
+/// Does something with the bucket of the namespace of a token, if that has a rate.
+fn with_bucket<T>(
+    app: &App,
+    identity: Option<&Identity>,
+    ask: impl FnOnce(&mut Bucket, Rate, u64, Instant) -> Result<T, Duration>,
+) -> Result<Option<T>, Over> {
     let Some(namespace) = identity.and_then(Identity::namespace) else {
-        return Ok(());
+        return Ok(None);
     };
     let known = app.catalogue().known();
     let quotas = known.quotas(namespace.as_str());
     let Some(rate) = quotas.and_then(|quotas| quotas.rate) else {
-        return Ok(());
+        return Ok(None);
     };
     let usage = app.usage();
     let used = usage.of(namespace.as_str());
     let nodes = usage.nodes(app);
-    #[expect(clippy::cast_precision_loss, reason = "a batch has a million at most")]
-    let count = count as f64;
-    let mut state = used.state.lock();
-    let taken = state.bucket.take(rate, nodes, count, usage.clock.now());
-    drop(state);
-    taken.map_err(|wait| Over {
+    let asked = ask(
+        &mut used.state.lock().bucket,
+        rate,
+        nodes,
+        usage.clock.now(),
+    );
+    asked.map(Some).map_err(|wait| Over {
         wait,
         problem: Box::new(over_rate(namespace.as_str(), rate, wait)),
     })
+}
+
+/// Takes room for a line of a batch out of the rate of the namespace of the token.
+pub(crate) fn take_line(app: &App, identity: Option<&Identity>) -> Result<(), Over> {
+    let taken = with_bucket(app, identity, |bucket, rate, nodes, now| {
+        bucket.take(rate, nodes, now)
+    });
+    taken.map(|_| ())
+}
+
+/// Takes room for all lines of an atomic batch, and says how long they have to wait for it: at most `patience`.
+pub(crate) fn reserve_lines(
+    app: &App,
+    identity: Option<&Identity>,
+    count: usize,
+    patience: Duration,
+) -> Result<Duration, Over> {
+    #[expect(clippy::cast_precision_loss, reason = "a batch has a million at most")]
+    let count = count as f64;
+    let reserved = with_bucket(app, identity, |bucket, rate, nodes, now| {
+        bucket.reserve(rate, nodes, count, patience, now)
+    });
+    reserved.map(Option::unwrap_or_default)
 }
 
 /// How many endpoints and queues with settings are in a namespace.
@@ -577,7 +676,7 @@ mod tests {
             burst: 3,
         };
         let mut bucket = Bucket::default();
-        let mut take = |millis| bucket.take(rate, 1, 1.0, at(millis));
+        let mut take = |millis| bucket.take(rate, 1, at(millis));
         assert!((0..3).all(|_| take(0).is_ok()));
         assert_eq!(take(0), Err(Duration::from_millis(100)));
         assert!(take(100).is_ok());
@@ -595,7 +694,7 @@ mod tests {
         let mut buckets = [Bucket::default(), Bucket::default()];
         let taken = (0..=1_000).map(|millis| {
             let each = buckets.iter_mut();
-            each.filter_map(|it| it.take(rate, 2, 1.0, at(millis)).ok())
+            each.filter_map(|it| it.take(rate, 2, at(millis)).ok())
                 .count()
         });
         // The bursts, and ten in the second.
@@ -604,18 +703,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_beyond_is_a_debt() {
+    fn what_is_reserved_is_there_within_the_patience() {
         let rate = Rate {
-            per_second: 1.0,
-            burst: 1,
+            per_second: 2.0,
+            burst: 4,
         };
+        let patience = Duration::from_secs(30);
         let mut bucket = Bucket::default();
-        assert!(bucket.take(rate, 1, 5.0, at(0)).is_ok());
+        let mut reserve = |count, millis| bucket.reserve(rate, 1, count, patience, at(millis));
+        assert_eq!(reserve(4.0, 0), Ok(Duration::ZERO));
+        // Sixty come within the patience, and no more than that.
+        assert_eq!(reserve(61.0, 0), Err(Duration::from_millis(500)));
+        assert_eq!(reserve(60.0, 0), Ok(patience));
+        assert_eq!(reserve(1.0, 0), Err(Duration::from_millis(500)));
         assert_eq!(
-            bucket.take(rate, 1, 1.0, at(0)),
-            Err(Duration::from_secs(5))
+            bucket.take(rate, 1, at(0)),
+            Err(Duration::from_millis(30_500))
         );
-        assert!(bucket.take(rate, 1, 1.0, at(5_000)).is_ok());
+        assert_eq!(bucket.take(rate, 1, at(30_500)), Ok(()));
     }
 
     #[test]

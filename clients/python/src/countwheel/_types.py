@@ -774,6 +774,7 @@ class NamespaceUsage(TypedDict):
 class NamespaceAnswer(TypedDict):
     """A namespace with its quotas."""
 
+    audit_timers: bool
     namespace: Namespace
     quotas: Quotas
     revision: Union[int, None]
@@ -886,6 +887,7 @@ class PutEndpoint(TypedDict):
 class PutNamespace(TypedDict):
     """A namespace."""
 
+    audit_timers: NotRequired[bool]
     quotas: NotRequired[Quotas]
 
 

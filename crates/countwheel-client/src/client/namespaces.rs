@@ -8,16 +8,17 @@ use serde_json::json;
 use super::{Answer, Client, ClientError, escape};
 
 impl Client {
-    /// Makes a namespace, or replaces its quotas.
+    /// Makes a namespace, or replaces its settings.
     ///
     /// ```no_run
-    /// use countwheel_client::Quotas;
+    /// use countwheel_client::{NamespaceSettings, Quotas};
     /// use countwheel_durable::Precondition;
     ///
     /// # async fn doc() -> Result<(), countwheel_client::ClientError> {
     /// let client = countwheel_client::Client::new("http://127.0.0.1:7070", None)?;
     /// let quotas = Quotas::default().timers(100_000).rate(500.0, Some(1_000));
-    /// let made = client.put_namespace("tenant-7", &quotas, Precondition::None).await?;
+    /// let settings = NamespaceSettings::default().quotas(quotas);
+    /// let made = client.put_namespace("tenant-7", &settings, Precondition::None).await?;
     /// assert_eq!(made.value.quotas, quotas);
     /// let shown = client.namespace("tenant-7").await?.value;
     /// println!("{} timers", shown.usage.map_or(0, |usage| usage.timers));
@@ -32,10 +33,10 @@ impl Client {
     pub async fn put_namespace(
         &self,
         name: &str,
-        quotas: &Quotas,
+        settings: &NamespaceSettings,
         precondition: Precondition,
     ) -> Result<Answer<NamespaceShown>, ClientError> {
-        let body = json!({ "quotas": quotas });
+        let body = json!(settings);
         self.send(Method::PUT, &path(name), Some(body), precondition)
             .await
     }
@@ -75,6 +76,39 @@ impl Client {
 
 fn path(name: &str) -> String {
     format!("/v1/namespaces/{}", escape(name))
+}
+
+/// What a namespace is given.
+///
+/// ```
+/// use countwheel_client::{NamespaceSettings, Quotas};
+///
+/// let settings = NamespaceSettings::default().quotas(Quotas::default().timers(10)).audit_timers(true);
+/// assert!(settings.audit_timers);
+/// assert_eq!(settings.quotas.timers, Some(10));
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize)]
+#[non_exhaustive]
+#[must_use]
+pub struct NamespaceSettings {
+    /// Its quotas.
+    pub quotas: Quotas,
+    /// Whether single sets, moves and removals of its timers have entries in the audit log.
+    pub audit_timers: bool,
+}
+
+impl NamespaceSettings {
+    /// With these quotas.
+    pub const fn quotas(mut self, quotas: Quotas) -> Self {
+        self.quotas = quotas;
+        self
+    }
+
+    /// Whether single sets, moves and removals of its timers have entries in the audit log.
+    pub const fn audit_timers(mut self, audit: bool) -> Self {
+        self.audit_timers = audit;
+        self
+    }
 }
 
 /// How much a namespace may have. What is not given has no quota.
@@ -160,6 +194,8 @@ pub struct NamespaceShown {
     pub revision: Option<u64>,
     /// Its quotas.
     pub quotas: Quotas,
+    /// Whether single sets, moves and removals of its timers have entries in the audit log.
+    pub audit_timers: bool,
     /// What it has; `None` in a list.
     pub usage: Option<NamespaceUsage>,
 }

@@ -14,8 +14,8 @@ use axum::http::{Method, Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_durable::store::Cursor;
 use countwheel_durable::{
-    AuditEntry, AuditFilter, Changed, Note, Request as Asked, SettingName, SettingPrecondition,
-    SettingsVersion, Stood, TimerError, Timers,
+    AuditEntry, AuditFilter, Changed, Note, QueueName, Request as Asked, SettingName,
+    SettingPrecondition, SettingsVersion, Stood, TimerError, Timers,
 };
 use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -312,14 +312,14 @@ fn fits(template: &str, path: &str) -> bool {
     }
 }
 
-/// What a request does to a timer, and whether that is noted of a single one that nobody wants noted.
-fn action(request: &Asked) -> Option<(&'static str, bool)> {
+/// What a request does to a timer, and the queue if that is noted only where it is asked for.
+fn action(request: &Asked) -> Option<(&'static str, Option<&QueueName>)> {
     match request.plain() {
-        Asked::Set { .. } => Some(("set", false)),
-        Asked::Move { .. } => Some(("move", false)),
-        Asked::Remove { .. } => Some(("remove", false)),
-        Asked::Fire { .. } => Some(("fire", true)),
-        Asked::Revive { .. } => Some(("revive", true)),
+        Asked::Set { name, .. } => Some(("set", Some(&name.queue))),
+        Asked::Move { name, .. } => Some(("move", Some(&name.queue))),
+        Asked::Remove { name, .. } => Some(("remove", Some(&name.queue))),
+        Asked::Fire { .. } => Some(("fire", None)),
+        Asked::Revive { .. } => Some(("revive", None)),
         _ => None,
     }
 }
@@ -337,13 +337,19 @@ impl App {
         if !self.audit.is_on() || matches!(request, Asked::Noted { .. }) {
             return request;
         }
-        let Some((action, always)) = action(&request) else {
+        let Some((action, queue)) = action(&request) else {
             return request;
         };
         let Some(asking) = Asking::current() else {
             return request;
         };
-        if !always && !self.audit.timers && !asking.is_by_person() {
+        let is_wanted = queue.is_none_or(|queue| {
+            let known = self.catalogue().known();
+            let of_namespace = known.namespace(queue.namespace());
+            let stored = of_namespace.and_then(|entry| entry.what.as_deref());
+            self.audit.timers || stored.is_some_and(|it| it.audit_timers) || asking.is_by_person()
+        });
+        if !is_wanted {
             return request;
         }
         let form = Form {
@@ -508,7 +514,7 @@ fn shown_name<'a>(kind: &str, field: &'a str) -> &'a str {
 /// The value of a field, if it is short and no secret.
 fn shown(kind: &str, field: &str, value: &Value) -> Option<Value> {
     let value = match (kind, field) {
-        ("queue", _) | ("namespace", "quotas") => value.clone(),
+        ("queue" | "namespace", _) => value.clone(),
         ("endpoint", "url") => origin(value.as_str()?)?.into(),
         ("endpoint", field) if OF_ENDPOINTS.contains(&field) => value.clone(),
         ("token", "before") => value.get("until")?.clone(),

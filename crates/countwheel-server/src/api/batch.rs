@@ -866,7 +866,7 @@ impl Batch {
     async fn keep_rate(&mut self) -> Result<Result<(), Problem>, Cut> {
         let end = Instant::now() + PROGRESS;
         loop {
-            let Err(over) = quotas::take_lines(&self.app, self.asks.as_ref(), 1) else {
+            let Err(over) = quotas::take_line(&self.app, self.asks.as_ref()) else {
                 return Ok(Ok(()));
             };
             let again = Instant::now() + over.wait;
@@ -935,7 +935,8 @@ impl Batch {
             Ask::Replace(request) => {
                 self.settle().await;
                 let came = timers::replace(&self.app, &request).await;
-                drop(admitted);
+                // It takes the place of a timer.
+                admitted.into_iter().for_each(|it| it.end(false));
                 let came = came.map_or_else(Came::Refused, |set| {
                     Came::Asked(Ok(durable::Response::Set(set)))
                 });
@@ -951,7 +952,9 @@ impl Batch {
         let shared = Arc::clone(&self.shared);
         let request = self.app.noted(request);
         self.app.timers.submit(request, move |answer| {
-            drop(admitted);
+            admitted
+                .into_iter()
+                .for_each(|it| it.end(has_made(&answer)));
             shared.came(number, Came::Asked(answer));
         });
         let mut open = self.shared.open.lock();
@@ -1142,6 +1145,15 @@ impl Drop for Lines {
     fn drop(&mut self) {
         self.shared.is_gone.store(true, Ordering::Relaxed);
         self.shared.changed.notify_one();
+    }
+}
+
+/// Whether a set has made a timer, or may have.
+pub(super) fn has_made(answer: &Result<durable::Response, TimerError>) -> bool {
+    match answer {
+        Ok(durable::Response::Set(set)) => set.replaced.is_none(),
+        Err(TimerError::Unknown(_)) => true,
+        Ok(_) | Err(_) => false,
     }
 }
 
@@ -1366,7 +1378,15 @@ async fn atomic(
     }
     drop(buffer);
     asks.map_or(Ok(()), |asks| asks.still(app))?;
-    quotas::take_lines(app, asks, requests.len()).map_err(|over| *over.problem)?;
+    let wait = quotas::reserve_lines(app, asks, requests.len(), PROGRESS);
+    let wait = wait.map_err(|over| *over.problem)?;
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        _ = stopping.wait_for(|&is| is) => {
+            let detail = "the service is shutting down";
+            return Err(Problem::new(Code::Unavailable, detail));
+        }
+    }
     let requests = requests
         .into_iter()
         .map(|request| app.noted(request))

@@ -21,6 +21,7 @@ use super::request::{Honoured, Query, QueueVerb, json_body, precondition, queue_
 use super::timers::{TimerBody, View, due};
 use super::{App, answer, leases, purge};
 use crate::job::Job;
+use crate::quotas;
 use crate::time::format_time;
 
 /// Of one queue: the verb stands behind the last colon of its path.
@@ -29,6 +30,10 @@ pub(super) async fn of_queue(
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let (queue, verb) = queue_and_verb_of(request.uri())?;
+    if matches!(verb, QueueVerb::Pause | QueueVerb::Drain) {
+        // A queue that is only paused is there as well.
+        quotas::admit_queue(&app, &queue).await?;
+    }
     match verb {
         QueueVerb::Pause => pause(&app, Some(queue), request).await,
         QueueVerb::Drain => drain(&app, Some(queue), request).await,

@@ -824,12 +824,12 @@ async fn around(
     let refusal = refusal(&app, &request).or_else(|| unadmitted(&app, &mut request));
     let refusal = match refusal {
         None => {
-            let aim = reach::Aim::of(&request);
-            let missed = match aim {
+            // What is refused counts as well.
+            let over = quotas::enter(&app, &request);
+            match over.and_then(|()| reach::Aim::of(&request)) {
                 Ok(aim) => aim.check(&app).await.err(),
-                Err(missed) => Some(missed),
-            };
-            missed.or_else(|| quotas::enter(&app, &request).err())
+                Err(refused) => Some(refused),
+            }
         }
         refusal => refusal,
     };

@@ -42,6 +42,7 @@ struct NamespaceBody<'a> {
     /// `None` of `default`, if nothing was put.
     revision: Option<u64>,
     quotas: Quotas,
+    audit_timers: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<UsageBody>,
 }
@@ -49,10 +50,12 @@ struct NamespaceBody<'a> {
 impl<'a> NamespaceBody<'a> {
     fn of(name: &'a str, entry: Option<&Entry<StoredNamespace>>) -> Self {
         let stored = entry.and_then(|entry| entry.what.as_deref().copied());
+        let stored = stored.unwrap_or_default();
         Self {
             namespace: name,
             revision: entry.map(|entry| entry.version.0),
-            quotas: stored.unwrap_or_default().quotas,
+            quotas: stored.quotas,
+            audit_timers: stored.audit_timers,
             usage: None,
         }
     }
@@ -80,10 +83,15 @@ fn version(
 
 fn read(body: &[u8]) -> Result<StoredNamespace, Problem> {
     let mut object = Field::root(json::parse(body)?).object_of(&requests::PUT_NAMESPACE)?;
-    let quotas = object.take("quotas");
+    let (quotas, audit_timers) = (object.take("quotas"), object.take("audit_timers"));
     object.finish()?;
+    let audit_timers = audit_timers.as_ref().map(Field::truth).transpose()?;
+    let audit_timers = audit_timers.unwrap_or_default();
     let Some(quotas) = quotas else {
-        return Ok(StoredNamespace::default());
+        return Ok(StoredNamespace {
+            audit_timers,
+            ..StoredNamespace::default()
+        });
     };
     let mut object = quotas.object_of(&requests::QUOTAS)?;
     let rate = object.take("rate");
@@ -100,6 +108,7 @@ fn read(body: &[u8]) -> Result<StoredNamespace, Problem> {
             endpoints: count(endpoints)?,
             connections: count(connections)?,
         },
+        audit_timers,
     })
 }
 
@@ -142,6 +151,7 @@ async fn shown<'a>(
         timers,
         queues,
         connections,
+        ..
     } = app.usage().in_use(app, name).await?;
     let endpoints = known.endpoints_after(None).map(|(name, _)| name.as_str());
     Ok(NamespaceBody {
@@ -245,6 +255,8 @@ pub(super) async fn remove(
             (used.queues, "queue"),
             (count_in(endpoints, name), "endpoint"),
             (tokens.count() as u64, "token"),
+            (used.jobs, "job"),
+            (used.purges, "purge"),
         ];
         let parts = parts.into_iter().filter(|(count, _)| *count > 0);
         let parts: Vec<_> = parts.map(|(count, what)| counted(count, what)).collect();

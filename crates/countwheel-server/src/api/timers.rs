@@ -109,11 +109,24 @@ pub(super) async fn set(
     let timer = read_known(&app, object, &name.queue, app.tagged(&name.key)).await?;
     // What is made of a long body takes its place.
     let _share = body.into_share();
-    let _admitted = quotas::admit(&app, &name.queue, Some(&name)).await?;
+    let admitted = quotas::admit(&app, &name.queue, Some(&name)).await?;
     let request = timer.request(name.clone(), trace);
     let set = match condition {
-        Condition::Engine(precondition) => app.ask(request.with(precondition)).await?,
-        Condition::Exists => replace(&app, &request).await?,
+        Condition::Engine(precondition) => {
+            let set: Result<durable::Set, _> = app.ask(request.with(precondition)).await;
+            let has_made = match &set {
+                Ok(set) => set.replaced.is_none(),
+                Err(error) => matches!(error, TimerError::Unknown(_)),
+            };
+            admitted.into_iter().for_each(|it| it.end(has_made));
+            set?
+        }
+        Condition::Exists => {
+            let set = replace(&app, &request).await;
+            // It takes the place of a timer.
+            admitted.into_iter().for_each(|it| it.end(false));
+            set?
+        }
     };
     Ok(was_set(&name, set))
 }
@@ -153,7 +166,17 @@ pub(super) async fn post(
                       braces, and not in a queue that is in one shard";
         return Err(Problem::new(Code::InvalidSetting, detail).at("/serial_key"));
     }
-    let _admitted = quotas::admit(&app, &queue, Some(&name)).await?;
+    let _admitted = match quotas::admit(&app, &queue, Some(&name)).await {
+        Ok(admitted) => admitted,
+        // What was done once needs no room.
+        Err(problem) => {
+            let before = match &asked_as {
+                Some(key) => set_before(&app, &queue, key, &body).await?,
+                None => None,
+            };
+            return before.ok_or(problem);
+        }
+    };
     let _runs = match receipt {
         Some(receipt) => Some(app.posts().begin(receipt.key)?),
         None => None,

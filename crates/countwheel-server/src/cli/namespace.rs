@@ -4,12 +4,12 @@ use super::arguments::Change;
 use super::endpoint::Asked;
 use super::table::Table;
 use super::{Exit, Failure, Terminal};
-use crate::client::{NamespaceShown, Quotas};
+use crate::client::{NamespaceSettings, NamespaceShown, Quotas};
 
 /// Namespaces: what each may have, and has.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum Namespace {
-    /// Make a namespace, or replace its quotas: what is not given has none
+    /// Make a namespace, or replace its settings: a quota that is not given is none
     Put(Put),
     /// Show the quotas of a namespace, and what it has
     Get(Named),
@@ -42,6 +42,9 @@ pub struct Put {
     /// How many of them at once
     #[arg(long, value_name = "N", requires = "per_second")]
     burst: Option<u32>,
+    /// Note single sets, moves and removals of its timers in the audit log
+    #[arg(long)]
+    audit_timers: bool,
     #[command(flatten)]
     change: Change,
     #[command(flatten)]
@@ -95,8 +98,10 @@ impl Namespace {
         match self {
             Self::Put(it) => {
                 let client = it.asked.service.client()?;
-                let (quotas, precondition) = (it.quotas(), it.change.precondition());
-                let answer = client.put_namespace(&it.name, &quotas, precondition);
+                let settings = NamespaceSettings::default().quotas(it.quotas());
+                let settings = settings.audit_timers(it.audit_timers);
+                let precondition = it.change.precondition();
+                let answer = client.put_namespace(&it.name, &settings, precondition);
                 let answer = answer.await?;
                 if it.asked.json {
                     writeln!(terminal.out, "{}", answer.json())?;

@@ -35,6 +35,8 @@ pub(crate) struct Quotas {
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct StoredNamespace {
     pub(crate) quotas: Quotas,
+    /// Whether single sets, moves and removals of its timers are in the audit log.
+    pub(crate) audit_timers: bool,
 }
 
 /// The stored form.
@@ -44,20 +46,25 @@ struct Form {
     format: u32,
     #[serde(default)]
     quotas: Quotas,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    audit_timers: bool,
 }
 
 impl StoredNamespace {
     /// What is stored; `None` if this version cannot read it.
     pub(crate) fn of_value(value: &[u8]) -> Option<Self> {
         let form: Form = serde_json::from_slice(value).ok()?;
-        let quotas = form.quotas;
-        (form.format == FORMAT).then_some(Self { quotas })
+        (form.format == FORMAT).then_some(Self {
+            quotas: form.quotas,
+            audit_timers: form.audit_timers,
+        })
     }
 
     pub(crate) fn to_value(self) -> Vec<u8> {
         let form = Form {
             format: FORMAT,
             quotas: self.quotas,
+            audit_timers: self.audit_timers,
         };
         // Numbers can always be written.
         serde_json::to_vec(&form).unwrap_or_default()
@@ -99,6 +106,7 @@ mod tests {
                 }),
                 ..Quotas::default()
             },
+            audit_timers: true,
         };
         let value = stored.to_value();
         assert_eq!(StoredNamespace::of_value(&value), Some(stored));

@@ -13,7 +13,8 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 35] = [
+const ELSEWHERE: [&str; 36] = [
+    "jobs of a namespace at a time, but for `default`",
     "tokens of a namespace",
     "namespaces",
     "time that a line of a batch waits for the rate of its namespace",

@@ -631,9 +631,18 @@ fn beyond_its_rate_a_namespace_waits_and_others_do_not() {
     for _ in 0..50 {
         other.get("/v1/queues").expect(200);
     }
-    // A token of the whole service counts for the namespace that the path names, and for default.
-    is_over(&world.operator.get("/v1/queues/t%2Fq/timers"), "rate");
-    world.operator.get("/v1/queues").expect(200);
+    // A token of the whole service counts for the namespace that the path names, but for that of an operator.
+    let reader = json!({"name": "reader", "scopes": ["read"]});
+    let (_, reader) = made(&mut world.operator, &reader);
+    let mut reader = with(&world.server, &reader);
+    is_over(&reader.get("/v1/queues/t%2Fq/timers"), "rate");
+    reader.get("/v1/queues").expect(200);
+    for _ in 0..20 {
+        world.operator.get("/v1/queues/t%2Fq/timers").expect(200);
+    }
+    // What is refused counts as well.
+    is_over(&mine.get("/v1/queues/u%2Fq/timers"), "rate");
+    is_over(&mine.get("/v1/stats"), "rate");
     // It opens again.
     let end = Patience::new();
     while mine.get("/v1/queues").status != 200 {
@@ -1035,4 +1044,178 @@ fn the_commands_ask_for_namespaces() {
         code != Some(0) && said.contains("letters, digits"),
         "{said}"
     );
+}
+
+#[test]
+fn single_sets_are_noted_where_the_namespace_asks_for_it() {
+    let mut world = World::new();
+    let body = r#"{"audit_timers":true}"#;
+    let put = world
+        .operator
+        .json("PUT", "/v1/namespaces/noted", body)
+        .expect(201);
+    assert_eq!(put["audit_timers"], true);
+    let put = world
+        .operator
+        .json("PUT", "/v1/namespaces/quiet", "{}")
+        .expect(201);
+    assert_eq!(put["audit_timers"], false);
+    for queue in ["noted%2Fq", "quiet%2Fq", "q"] {
+        let path = format!("/v1/queues/{queue}/timers/k");
+        world.operator.json("PUT", &path, FAR).expect(201);
+        world
+            .operator
+            .json("PATCH", &path, r#"{"in":"2h"}"#)
+            .expect(200);
+        world.operator.send("DELETE", &path, &[], b"").expect(200);
+    }
+    let log = world.operator.get("/v1/audit?order=oldest").expect(200);
+    let entries = log["items"].as_array().unwrap().iter();
+    let timers = entries.filter(|entry| entry["action"].is_string());
+    let timers: Vec<_> = timers
+        .map(|entry| json!([entry["action"], entry["queue"]]))
+        .collect();
+    let expected = ["set", "move", "remove"].map(|action| json!([action, "noted/q"]));
+    assert_eq!(timers, expected, "{log}");
+}
+
+#[test]
+fn an_atomic_batch_waits_for_its_lines_and_keeps_nobody_out_for_long() {
+    let mut world = World::new();
+    let slow = json!({"rate": {"per_second": 4, "burst": 1}});
+    let mut mine = world.namespace("t", &slow);
+    let line = |key: usize| {
+        format!(
+            r#"{{"op":"set","queue":"t/q","key":"{key}","in":"1h","target":{{"url":"https://example.com/"}}}}"#
+        )
+    };
+    let lines = |count: usize| (0..count).map(line).collect::<Vec<_>>().join("\n");
+    let ndjson = [("content-type", "application/x-ndjson")];
+    let mut atomic = |count: usize| {
+        let body = lines(count);
+        mine.send("POST", "/v1/batch?atomic=true", &ndjson, body.as_bytes())
+    };
+    let began = Patience::new();
+    atomic(6).expect(200);
+    assert!(PATIENCE - began.0.left() >= Duration::from_millis(1_000));
+    // More than come within 30 s are refused, and leave no debt.
+    pause();
+    let end = Patience::new();
+    loop {
+        let refused = atomic(150);
+        is_over(&refused, "rate");
+        // That of the request itself is refused at times.
+        if refused
+            .header("retry-after")
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            > 1
+        {
+            break;
+        }
+        assert!(end.lasts());
+        pause();
+    }
+    while mine.get("/v1/queues").status != 200 {
+        assert!(end.lasts());
+        pause();
+    }
+}
+
+#[test]
+fn what_makes_no_timer_takes_no_room() {
+    let mut world = World::new();
+    let mut mine = world.namespace("t", &json!({"timers": 10}));
+    let timer = |key: &str| format!("/v1/queues/t%2Fq/timers/{key}");
+    mine.json("PUT", &timer("a"), FAR).expect(201);
+    let json = ("content-type", "application/json");
+    for _ in 0..30 {
+        let absent = [json, ("if-match", "\"7\"")];
+        let failed = mine.send("PUT", &timer("none"), &absent, FAR.as_bytes());
+        assert!(matches!(failed.status, 404 | 412), "{failed:?}");
+        mine.json("PUT", &timer("a"), FAR).expect(200);
+    }
+    for key in 1..10 {
+        mine.json("PUT", &timer(&key.to_string()), FAR).expect(201);
+    }
+    is_over(&mine.json("PUT", &timer("b"), FAR), "timers");
+    // A POST that was done is answered as before, also without room.
+    mine.send("DELETE", &timer("a"), &[], b"").expect(200);
+    let once = [json, ("idempotency-key", "once")];
+    let end = Patience::new();
+    let first = loop {
+        let first = mine.send("POST", "/v1/queues/t%2Fq/timers", &once, FAR.as_bytes());
+        if first.status == 201 {
+            break first.json();
+        }
+        assert!(end.lasts(), "{first:?}");
+        pause();
+    };
+    let path = timer(first["key"].as_str().unwrap());
+    mine.send("DELETE", &path, &[], b"").expect(200);
+    comes_to_fit(&mut mine, &timer("c"));
+    let again = mine.send("POST", "/v1/queues/t%2Fq/timers", &once, FAR.as_bytes());
+    assert_eq!(again.expect(201)["id"], first["id"]);
+}
+
+#[test]
+fn a_pause_takes_the_place_of_a_queue_and_keeps_the_namespace() {
+    let mut world = World::new();
+    let mut mine = world.namespace("t", &json!({"queues": 2}));
+    for queue in ["a", "b"] {
+        mine.json("POST", &format!("/v1/queues/t%2F{queue}:pause"), "{}")
+            .expect(200);
+        mine.json("POST", &format!("/v1/queues/t%2F{queue}:pause"), "{}")
+            .expect(200);
+    }
+    is_over(&mine.json("POST", "/v1/queues/t%2Fc:pause", "{}"), "queues");
+    is_over(
+        &mine.json("POST", "/v1/queues/t%2Fc:drain", r#"{"mode":"hold"}"#),
+        "queues",
+    );
+    let shown = mine.get("/v1/namespaces/t").expect(200);
+    assert_eq!(shown["usage"]["queues"], 2, "{shown}");
+    let tokens = world.operator.get("/v1/tokens").expect(200);
+    for token in tokens["tokens"].as_array().unwrap() {
+        if token["namespace"] == "t" {
+            let path = format!("/v1/tokens/{}", token["id"].as_str().unwrap());
+            world.operator.send("DELETE", &path, &[], b"").expect(200);
+        }
+    }
+    let full = world.operator.send("DELETE", "/v1/namespaces/t", &[], b"");
+    assert_eq!(full.problem(), (409, "not_empty".into()));
+    for queue in ["a", "b"] {
+        world
+            .operator
+            .json("POST", &format!("/v1/queues/t%2F{queue}:resume"), "{}")
+            .expect(200);
+    }
+    world
+        .operator
+        .send("DELETE", "/v1/namespaces/t", &[], b"")
+        .expect(200);
+}
+
+#[test]
+fn a_namespace_has_four_jobs_at_a_time_and_leaves_the_others() {
+    let mut world = World::new();
+    let mut mine = world.namespace("t", &json!({}));
+    let mut other = world.namespace("u", &json!({}));
+    for queue in ["t%2Fq", "u%2Fq"] {
+        for key in 0..50 {
+            let path = format!("/v1/queues/{queue}/timers/{key}");
+            world.operator.json("PUT", &path, FAR).expect(201);
+        }
+    }
+    let job = |queue: &str| {
+        json!({"queue": queue, "action": "move", "move": {"by": "1s"}, "filter": {}, "rate": 1})
+            .to_string()
+    };
+    for _ in 0..4 {
+        mine.json("POST", "/v1/jobs", &job("t/q")).expect(202);
+    }
+    let fifth = mine.json("POST", "/v1/jobs", &job("t/q"));
+    assert_eq!(fifth.problem(), (409, "too_many_jobs".into()));
+    other.json("POST", "/v1/jobs", &job("u/q")).expect(202);
 }

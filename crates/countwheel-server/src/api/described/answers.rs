@@ -1498,6 +1498,11 @@ shape!(
             "The revision of the quotas; null of default if none were put."
         ),
         need("quotas", Kind::Object(&QUOTAS), "The quotas."),
+        need(
+            "audit_timers",
+            Kind::Truth,
+            "Whether single sets, moves and removals of its timers are in the audit log."
+        ),
         may(
             "usage",
             Kind::Object(&NAMESPACE_USAGE),

@@ -380,11 +380,12 @@ const OF_SETTINGS: [Code; 14] = [
     Code::StorageFull,
     Code::QuotaExceeded,
 ];
-const OF_DRAIN: [Code; 4] = [
+const OF_DRAIN: [Code; 5] = [
     Code::InvalidQueue,
     Code::Unschedulable,
     Code::StorageFull,
     NOT_FOUND,
+    Code::QuotaExceeded,
 ];
 const OF_LEASE: [Code; 5] = [
     Code::InvalidQueue,

@@ -1123,7 +1123,15 @@ pub(crate) static PUT_NAMESPACE: Shape = Shape {
     name: "PutNamespace",
     doc: "A namespace.",
     with: &[],
-    fields: &[may("quotas", Kind::Object(&QUOTAS), "Its quotas.").or("none")],
+    fields: &[
+        may("quotas", Kind::Object(&QUOTAS), "Its quotas.").or("none"),
+        may(
+            "audit_timers",
+            Kind::Truth,
+            "Whether single sets, moves and removals of its timers have entries in the audit log, as others have.",
+        )
+        .or("false, unless the service notes all of them"),
+    ],
     rules: &[],
     is_open: false,
 };

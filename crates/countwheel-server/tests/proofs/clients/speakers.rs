@@ -7,7 +7,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use countwheel_client::{
-    Answer, AuditFilter, Client, ClientError, Filter, NewTimer, NewToken, Quotas, TokenMade,
+    Answer, AuditFilter, Client, ClientError, Filter, NamespaceSettings, NewTimer, NewToken,
+    Quotas, TokenMade,
 };
 use countwheel_durable::{DrainMode, Due, Precondition, RetryPolicy, Revision};
 use countwheel_time::{By, Jitter, read_duration};
@@ -209,7 +210,8 @@ impl InRust {
             "put_namespace" => {
                 let quotas: Quotas = serde_json::from_value(asked["quotas"].clone()).unwrap();
                 let name = text("name").unwrap();
-                told(&client.put_namespace(name, &quotas, condition).await?)
+                let settings = NamespaceSettings::default().quotas(quotas);
+                told(&client.put_namespace(name, &settings, condition).await?)
             }
             "namespace" => told(&client.namespace(text("name").unwrap()).await?),
             "namespaces" => told(&client.namespaces().await?),
