@@ -453,7 +453,8 @@ class Namespaces(BothClients):
                 self.refused("exists", client.put_namespace, name, {}, if_none_match="*")
                 rate = {"per_second": 1_000.5, "burst": 2_000}
                 quotas = {"timers": 1, "queues": 3, "endpoints": 1, "connections": 50, "rate": rate}
-                second = client.put_namespace(name, {"quotas": quotas}, if_match=first["revision"])
+                settings = {"quotas": quotas, "audit_timers": True}
+                second = client.put_namespace(name, settings, if_match=first["revision"])
                 self.assertEqual(second["quotas"], quotas)
                 self.refused("revision_mismatch", client.put_namespace, name, {}, if_match=first["revision"])
                 for wrong in ("a/b", "ä", "a b"):
@@ -474,8 +475,9 @@ class Namespaces(BothClients):
                 usage = {kind: shown["usage"][kind] for kind in ("timers", "queues", "endpoints")}
                 self.assertEqual(usage, {"timers": 1, "queues": 1, "endpoints": 1})
                 listed = client.namespaces()
-                self.assertEqual(listed[0], {"namespace": "default", "revision": None, "quotas": {}})
-                self.assertEqual(listed[1:], [{"namespace": name, "revision": second["revision"], "quotas": quotas}])
+                default: dict[str, object] = {"namespace": "default", "revision": None, "quotas": {}, "audit_timers": False}
+                own: dict[str, object] = {"namespace": name, "revision": second["revision"], **settings}
+                self.assertEqual(listed, [default, own])
 
                 made = client.create_token(name, ["read", "write"], namespace=name)
                 self.assertEqual((made["namespace"], client.token(made["id"])["namespace"]), (name, name))

@@ -337,7 +337,7 @@ test("a namespace is made, shown, listed and removed, and a token of it opens no
   assert.deepEqual([first.namespace, first.quotas], ["tenant-7", {}]);
   await assert.rejects(admin.putNamespace("tenant-7", {}, { ifNoneMatch: "*" }), code("exists"));
   const quotas = { timers: 1, queues: 3, endpoints: 1, connections: 50, rate: { per_second: 1_000.5, burst: 2_000 } };
-  const second = await admin.putNamespace("tenant-7", { quotas }, { ifMatch: first.revision! });
+  const second = await admin.putNamespace("tenant-7", { quotas, audit_timers: true }, { ifMatch: first.revision! });
   assert.deepEqual(second.quotas, quotas);
   await assert.rejects(admin.putNamespace("tenant-7", {}, { ifMatch: first.revision! }), code("revision_mismatch"));
   for (const name of ["a/b", "ä", "a b"]) await assert.rejects(admin.putNamespace(name, {}), code("malformed"), name);
@@ -357,8 +357,8 @@ test("a namespace is made, shown, listed and removed, and a token of it opens no
   assert.deepEqual([shown.usage?.timers, shown.usage?.queues, shown.usage?.endpoints], [1, 1, 1]);
   const { namespaces } = await admin.namespaces();
   assert.deepEqual(namespaces, [
-    { namespace: "default", revision: null, quotas: {} },
-    { namespace: "tenant-7", revision: second.revision, quotas },
+    { namespace: "default", revision: null, quotas: {}, audit_timers: false },
+    { namespace: "tenant-7", revision: second.revision, quotas, audit_timers: true },
   ]);
   const over = (quota: string) => (error: unknown) =>
     error instanceof ProblemError && error.code === "quota_exceeded" && error.problem.quota === quota && !error.transient;
