@@ -436,29 +436,23 @@ fn refused(quotas: &Quotas, lacks: Quota, namespace: &str) -> Problem {
 ///
 /// # Errors
 /// [`Code::QuotaExceeded`] if its namespace has as many timers or queues as it may, and it is a new one.
-pub(crate) async fn admit(
-    app: &App,
-    queue: &QueueName,
-    name: Option<&TimerName>,
-) -> Result<Option<Admitted>, Problem> {
-    let namespace = queue.namespace();
+pub(crate) async fn admit(app: &App, name: &TimerName) -> Result<Option<Admitted>, Problem> {
+    let namespace = name.queue.namespace();
     let known = app.catalogue().known();
     let quotas = known.quotas(namespace);
     let limits = |quotas: &&Quotas| quotas.timers.is_some() || quotas.queues.is_some();
     let Some(quotas) = quotas.filter(limits) else {
         return Ok(None);
     };
-    let lacks = match take(app, queue, quotas, Wants::Timer).await? {
+    let lacks = match take(app, &name.queue, quotas, Wants::Timer).await? {
         Ok(admitted) => return Ok(Some(admitted)),
         Err(lacks) => lacks,
     };
-    if let Some(name) = name {
-        let name = name.clone();
-        // What is there takes the room that it has.
-        let there = app.read(move |timers| Ok(timers.get(name).is_ok_and(|it| it.is_some())));
-        if there.await? {
-            return Ok(None);
-        }
+    let name = name.clone();
+    // What is there takes the room that it has.
+    let there = app.read(move |timers| Ok(timers.get(name).is_ok_and(|it| it.is_some())));
+    if there.await? {
+        return Ok(None);
     }
     Err(refused(quotas, lacks, namespace))
 }

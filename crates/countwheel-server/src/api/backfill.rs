@@ -369,7 +369,7 @@ async fn make(app: &App, runs: &[Run], record: &Record, job: Job) -> Result<Vec<
         let mut waiting = Vec::with_capacity(runs.len());
         let mut full = None;
         for run in runs {
-            let admitted = match quotas::admit(app, &run.name.queue, Some(&run.name)).await {
+            let admitted = match quotas::admit(app, &run.name).await {
                 Ok(admitted) => admitted,
                 Err(problem) => {
                     full = Some(problem);

@@ -1195,7 +1195,7 @@ async fn read(
             let found = reach.find(app, name.queue.namespace()).await;
             found.map_err(|problem| problem.at("/queue"))?;
             let timer = timers::read_known(app, object, &name.queue, app.tagged(&name.key)).await?;
-            let admitted = quotas::admit(app, &name.queue, Some(&name)).await?;
+            let admitted = quotas::admit(app, &name).await?;
             let request = timer.request(name.clone(), trace.cloned());
             let ask = match condition {
                 Condition::Engine(precondition) => Ask::Once(request.with(precondition)),

@@ -109,7 +109,7 @@ pub(super) async fn set(
     let timer = read_known(&app, object, &name.queue, app.tagged(&name.key)).await?;
     // What is made of a long body takes its place.
     let _share = body.into_share();
-    let admitted = quotas::admit(&app, &name.queue, Some(&name)).await?;
+    let admitted = quotas::admit(&app, &name).await?;
     let request = timer.request(name.clone(), trace);
     let set = match condition {
         Condition::Engine(precondition) => {
@@ -166,7 +166,7 @@ pub(super) async fn post(
                       braces, and not in a queue that is in one shard";
         return Err(Problem::new(Code::InvalidSetting, detail).at("/serial_key"));
     }
-    let _admitted = match quotas::admit(&app, &queue, Some(&name)).await {
+    let _admitted = match quotas::admit(&app, &name).await {
         Ok(admitted) => admitted,
         // What was done once needs no room.
         Err(problem) => {
