@@ -337,7 +337,7 @@ pub(crate) const POSTGRES: Proof = Proof {
     name: "postgres",
     needs: &[POSTGRESQL],
     mounts: false,
-    limit_seconds: 360,
+    limit_seconds: 720,
 };
 
 /// Three nodes on one.
@@ -345,7 +345,7 @@ pub(crate) const NODES: Proof = Proof {
     name: "nodes",
     needs: &[POSTGRESQL, FAKETIME],
     mounts: false,
-    limit_seconds: 270,
+    limit_seconds: 540,
 };
 
 /// The same where it takes minutes, or is measured.
@@ -383,7 +383,7 @@ pub(crate) const DATABASE_FULL: Proof = Proof {
     name: "database_full",
     needs: &[POSTGRESQL],
     mounts: true,
-    limit_seconds: 120,
+    limit_seconds: 300,
 };
 
 const POSTGRES_18: Proof = Proof {
@@ -411,7 +411,7 @@ pub(crate) const PAGES: Proof = Proof {
     name: "pages",
     needs: &[CHROMIUM, CHROMEDRIVER, AXE],
     mounts: false,
-    limit_seconds: 120,
+    limit_seconds: 360,
 };
 
 /// The sentences of the three clients. Their sources are those of the repository; what they need is put elsewhere.
@@ -419,7 +419,7 @@ pub(crate) const CLIENTS: Proof = Proof {
     name: "clients",
     needs: &[PYTHON, NODE, NPM, NODE_20, CLIENT_PYTHON, CLIENT_TYPESCRIPT],
     mounts: false,
-    limit_seconds: 180,
+    limit_seconds: 540,
 };
 pub(crate) const SIGNATURES: Proof = Proof {
     name: "signatures",
@@ -432,14 +432,14 @@ pub(crate) const SIGNATURES: Proof = Proof {
         CLOUDEVENTS_PYTHON,
     ],
     mounts: false,
-    limit_seconds: 120,
+    limit_seconds: 300,
 };
 
 pub(crate) const API: Proof = Proof {
     name: "api",
     needs: &[PYTHON, SCHEMATHESIS],
     mounts: false,
-    limit_seconds: 120,
+    limit_seconds: 420,
 };
 
 /// How the program and its tests are built.

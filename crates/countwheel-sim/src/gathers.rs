@@ -137,7 +137,7 @@ struct Timer {
 
 /// A question that waits at its owner.
 struct Asked {
-    from: usize,
+    from: Start,
     call: u64,
     question: u64,
     max: u32,
@@ -157,6 +157,8 @@ struct Call {
     max: u32,
     got: Vec<Lease>,
     ends: Instant,
+    /// The starts of the nodes that it asks: a node that is started again is not one of them.
+    starts: Vec<Start>,
     /// The question that each node has, and until when its answer counts.
     questions: BTreeMap<usize, (u64, Instant)>,
     takings: BTreeMap<usize, Taking>,
@@ -205,8 +207,10 @@ struct Worked {
     acks: Instant,
 }
 
+/// A start of a node. What is said to one is not heard by another, as a connection to a node names the start.
+type Start = (usize, NodeId);
 /// From which start of a node to which start of another.
-type Connection = [(usize, NodeId); 2];
+type Connection = [Start; 2];
 
 struct World {
     random: Random,
@@ -353,6 +357,7 @@ impl World {
             max,
             got: Vec::new(),
             ends,
+            starts: (0..self.nodes.len()).map(|at| self.start_of(at)).collect(),
             questions: BTreeMap::new(),
             takings: BTreeMap::new(),
         };
@@ -367,7 +372,7 @@ impl World {
                 break;
             }
             let (connection, message) = entry.remove();
-            let [(from, _), (to, _)] = connection;
+            let [from, (to, _)] = connection;
             let is_connected = connection
                 .iter()
                 .all(|(node, id)| self.nodes[*node].id == *id);
@@ -388,11 +393,15 @@ impl World {
         self.end_leases()
     }
 
-    fn send(&mut self, from: usize, to: usize, message: Message) {
+    fn start_of(&self, at: usize) -> Start {
+        (at, self.nodes[at].id)
+    }
+
+    fn send(&mut self, from: usize, to: Start, message: Message) {
         if !self.is_calm && self.random.one_in(self.loses) {
             self.report.troubles += 1;
             self.log
-                .note(format!("lost from {from} to {to}: {message:?}"));
+                .note(format!("lost from {from} to {}: {message:?}", to.0));
             return;
         }
         let most = match self.random.below(self.loses) {
@@ -402,7 +411,7 @@ impl World {
         };
         let at = self.now + MILLISECOND * self.small(most);
         self.next += 1;
-        let connection = [from, to].map(|node| (node, self.nodes[node].id));
+        let connection = [self.start_of(from), to];
         self.messages.insert((at, self.next), (connection, message));
     }
 
@@ -433,7 +442,7 @@ impl World {
                 timer.attempt += 1;
                 timer.state = State::Leased {
                     until: self.now + LEASE,
-                    asker: asked.from,
+                    asker: asked.from.0,
                     is_handed: false,
                     is_excused: false,
                 };
@@ -448,13 +457,14 @@ impl World {
                 "node {at} offers to call {}: {leases:?}",
                 asked.call
             ));
-            if asked.from == at {
-                self.offered(at, at, (asked.call, asked.question), 0, &leases);
+            if asked.from.0 == at {
+                let own = asked.from;
+                self.offered(at, own, (asked.call, asked.question), 0, &leases);
                 continue;
             }
-            let (to, now) = (self.nodes[asked.from].id, self.now);
+            let now = self.now;
             let offers = &mut self.nodes[at].offers;
-            let offer = offers.offer(to, asked.call, leases.clone(), now);
+            let offer = offers.offer(asked.from.1, asked.call, leases.clone(), now);
             let message = Message::Offers {
                 call: asked.call,
                 question: asked.question,
@@ -469,11 +479,12 @@ impl World {
     fn offered(
         &mut self,
         at: usize,
-        owner: usize,
+        from: Start,
         (call, question): (u64, u64),
         offer: u64,
         leases: &[Lease],
     ) {
+        let owner = from.0;
         let (now, mut takes) = (self.now, 0);
         if let Some(known) = self.nodes[at].calls.get_mut(&call) {
             let waits = known.questions.get(&owner).map(|(waits, _)| *waits);
@@ -496,7 +507,7 @@ impl World {
         }
         if !leases.is_empty() {
             let which = (0..takes).collect();
-            self.send(at, owner, Message::Takes { call, offer, which });
+            self.send(at, from, Message::Takes { call, offer, which });
         }
         if takes > 0
             && let Some(known) = self.nodes[at].calls.get_mut(&call)
@@ -511,8 +522,8 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, from: usize, to: usize, message: Message) {
-        let (now, asks) = (self.now, self.nodes[from].id);
+    fn deliver(&mut self, from: Start, to: usize, message: Message) {
+        let (now, asks) = (self.now, from.1);
         match message {
             Message::Asks {
                 call,
@@ -554,7 +565,7 @@ impl World {
                 call,
                 offer,
                 is_confirmed,
-            } => self.took(to, from, call, offer, Some(is_confirmed)),
+            } => self.took(to, from.0, call, offer, Some(is_confirmed)),
             Message::Ends { call } => {
                 let node = &mut self.nodes[to];
                 node.asked.retain(|it| (it.from, it.call) != (from, call));
@@ -591,6 +602,15 @@ impl World {
         }
     }
 
+    /// A node says something to another, or to itself.
+    fn say(&mut self, at: usize, to: Start, message: Message) {
+        if to.0 == at {
+            self.deliver(to, at, message);
+        } else {
+            self.send(at, to, message);
+        }
+    }
+
     /// A node goes on with one of its calls.
     fn gather(&mut self, at: usize, number: u64) -> Result<(), String> {
         let now = self.now;
@@ -598,6 +618,7 @@ impl World {
             return Ok(());
         };
         let mut sends = Vec::new();
+        let starts = call.starts.clone();
         let (mut unanswered, mut unconfirmed) = (Vec::new(), Vec::new());
         for (owner, (_, until)) in &call.questions {
             if *until <= now {
@@ -643,11 +664,7 @@ impl World {
             self.took(at, owner, number, offer, None);
         }
         for (owner, message) in sends {
-            if owner == at {
-                self.deliver(at, at, message);
-            } else {
-                self.send(at, owner, message);
-            }
+            self.say(at, starts[owner], message);
         }
         let calls = &mut self.nodes[at].calls;
         let is_over = calls
@@ -665,11 +682,7 @@ impl World {
     fn hand_over(&mut self, at: usize, number: u64, call: Call) -> Result<(), String> {
         self.log.note(format!("call {number} gets {:?}", call.got));
         for owner in call.gathering.asked() {
-            if owner == at {
-                self.deliver(at, at, Message::Ends { call: number });
-            } else {
-                self.send(at, owner, Message::Ends { call: number });
-            }
+            self.say(at, call.starts[owner], Message::Ends { call: number });
         }
         if call.got.len() > call.max as usize {
             let (got, max) = (call.got.len(), call.max);
