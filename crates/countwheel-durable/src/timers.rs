@@ -1000,7 +1000,6 @@ impl Timers {
         Ok(AcrossPage { page, exact })
     }
 
-    /// A page without what is over, which is filled up with what comes behind.
     /// A page of the audit log behind `after`: of the changes that were asked for with a [note](crate::Note), in order of
     /// (time, revision, shard), whichever process has made them. Reads the store; blocks.
     ///
@@ -1052,6 +1051,7 @@ impl Timers {
         reader.page(filter, after)
     }
 
+    /// A page without what is over, which is filled up with what comes behind.
     fn whole_page<E>(
         &self,
         limit: usize,
@@ -1395,12 +1395,13 @@ impl Timers {
         queue.map_or(Ok(()), QueueName::must_be_of_callers)?;
         let request = Request::drain(queue, mode)?;
         // All shards make the change, and one of them notes it: the first that does.
-        if let Some(note) = note {
-            self.call_at_any(&request.clone().noted(note.clone()))?;
-        }
+        let noted = match note {
+            Some(note) => Some(self.call_at_any(&request.clone().noted(note.clone()))?),
+            None => None,
+        };
         let (send, receive) = std::sync::mpsc::channel();
         let asks_others = hub.has_elsewhere();
-        for shard in hub.shards.all() {
+        for shard in hub.shards.all().filter(|it| Some(*it) != noted) {
             let is_ours = hub.is_owned(shard);
             if is_ours || asks_others {
                 let send = send.clone();
@@ -1411,7 +1412,7 @@ impl Timers {
             }
         }
         drop(send);
-        let (mut is_done, mut failure) = (false, None);
+        let (mut is_done, mut failure) = (noted.is_some(), None);
         for (is_ours, answer) in receive {
             match answer {
                 Ok(()) => is_done = true,
@@ -1431,8 +1432,8 @@ impl Timers {
         }
     }
 
-    /// Has one shard do a request about a setting: one that is owned here, if there is one.
-    fn call_at_any(&self, request: &Request) -> Result<(), TimerError> {
+    /// Has one shard do a request about a setting: one that is owned here, if there is one. Says which has done it.
+    fn call_at_any(&self, request: &Request) -> Result<Shard, TimerError> {
         let hub = &*self.hub;
         let (ours, others): (Vec<_>, Vec<_>) = hub.shards.all().partition(|it| hub.is_owned(*it));
         let asks_others = hub.has_elsewhere();
@@ -1444,7 +1445,7 @@ impl Timers {
                 send.send(answer).unwrap_or_default();
             });
             match receive.recv().unwrap_or(Err(TimerError::Closed)) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(shard),
                 Err(
                     error @ (TimerError::NotOwned { .. } | TimerError::ShardUnavailable { .. }),
                 ) => failure = error,
