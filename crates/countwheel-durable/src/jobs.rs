@@ -194,6 +194,10 @@ impl Job {
     /// How many jobs run at a time. A further one takes the place of one that has ended.
     pub const PLACES: u8 = 16;
 
+    /// How many of the places the jobs of one namespace have, but for `default`: one tenant leaves places to others. A job
+    /// that has ended gives its place to the next of its namespace first.
+    pub const PLACES_OF_NAMESPACE: u8 = 4;
+
     /// How long a job is shown that has ended, unless another takes its place.
     pub const SHOWN_FOR: Duration = Duration::from_secs(3_600);
 }
@@ -212,6 +216,9 @@ pub enum JobError {
     /// As many jobs run as may.
     #[error("{} jobs run already", Job::PLACES)]
     TooMany,
+    /// As many jobs of the namespace run as may.
+    #[error("{} jobs of the namespace run already", Job::PLACES_OF_NAMESPACE)]
+    TooManyOfNamespace,
     /// It could not be stored.
     #[error(transparent)]
     Timer(#[from] TimerError),
@@ -260,7 +267,8 @@ impl Timers {
     /// ```
     ///
     /// # Errors
-    /// [`JobError::TooMany`] while [`Job::PLACES`] jobs run; as [`Timers::call`]. If an owner of another shard does not
+    /// [`JobError::TooMany`] while [`Job::PLACES`] jobs run, [`JobError::TooManyOfNamespace`] while
+    /// [`Job::PLACES_OF_NAMESPACE`] of the queue's namespace do; as [`Timers::call`]. If an owner of another shard does not
     /// see the job within five seconds, it is [`TimerError::ShardUnavailable`], and the job is cancelled.
     pub fn begin_job(&self, order: &JobOrder) -> Result<Job, JobError> {
         self.begin_job_noted(order, None)

@@ -12,8 +12,8 @@ use crate::planted::planted;
 use crate::store::page::position;
 use crate::store::{Filter, Page, Shard, StoreError};
 use crate::{
-    BatchError, Configured, Due, Note, Record, Request, Response, Revision, SettingError, Settings,
-    SettingsVersion, Shift, StateKind, TimerError,
+    BatchError, Configured, Due, Namespace, Note, Record, Request, Response, Revision,
+    SettingError, Settings, SettingsVersion, Shift, StateKind, TimerError,
 };
 
 /// How many pages one step reads while it finds nothing.
@@ -668,7 +668,7 @@ impl JobSteps {
         for _ in 0..TRIES {
             look_at_settings(host)?;
             let stored = Stored::of(&host.settings());
-            let (place, before) = free_place(&stored).ok_or(JobError::TooMany)?;
+            let (place, before) = free_place(&stored, order.queue.namespace())?;
             match store_asked(host, &place, order.clone(), before, note) {
                 Ok((id, asked)) => {
                     return Ok(Job {
@@ -758,18 +758,33 @@ impl JobSteps {
     }
 }
 
-/// A place without a job, or else that of the job which ended first.
-fn free_place(stored: &Stored) -> Option<(Place, Option<SettingsVersion>)> {
+/// A place without a job, or else that of the job which ended first: one of its own namespace, if that has all of its
+/// places.
+fn free_place(
+    stored: &Stored,
+    namespace: &str,
+) -> Result<(Place, Option<SettingsVersion>), JobError> {
     let places = || (0..Job::PLACES).map(Place::Job);
+    let of_namespace = |place: &Place| {
+        let asked = stored.asked.get(place).and_then(|(_, it)| it.as_ref());
+        asked.is_some_and(|it| it.order.queue.namespace() == namespace)
+    };
+    let most = usize::from(Job::PLACES_OF_NAMESPACE);
+    let is_limited =
+        namespace != Namespace::DEFAULT_NAME && places().filter(of_namespace).count() >= most;
     let mut free = places().filter(|place| !stored.asked.contains_key(place));
-    if let Some(place) = free.next() {
-        return Some((place, None));
+    if let Some(place) = free.next().filter(|_| !is_limited) {
+        return Ok((place, None));
     }
-    let ended = places().filter_map(|place| {
+    let ended = places().filter(|place| !is_limited || of_namespace(place));
+    let ended = ended.filter_map(|place| {
         let (version, asked) = stored.asked.get(&place)?;
         let ended = asked.as_ref()?.ended?;
         Some((ended.at, place, *version))
     });
-    let (_, place, version) = ended.min()?;
-    Some((place, Some(version)))
+    match ended.min() {
+        Some((_, place, version)) => Ok((place, Some(version))),
+        None if is_limited => Err(JobError::TooManyOfNamespace),
+        None => Err(JobError::TooMany),
+    }
 }

@@ -252,6 +252,42 @@ fn a_further_job_takes_the_place_of_the_one_that_ended_first() {
 }
 
 #[test]
+fn a_namespace_has_a_part_of_the_places() {
+    let clock = ManualClock::at(NOON);
+    let timers = open(MemoryStore::new(7), &clock);
+    let of = |queue: &str| JobOrder {
+        queue: QueueName::from_text(queue).unwrap(),
+        ..later(HOUR)
+    };
+    let shown = || timers.jobs().into_iter().map(|job| job.id);
+    let begin_four = || {
+        let four = 0..Job::PLACES_OF_NAMESPACE;
+        let ids: Vec<_> = four
+            .map(|_| timers.begin_job(&of("tenant-7/orders")).unwrap().id)
+            .collect();
+        let another = timers.begin_job(&of("tenant-7/carts"));
+        assert!(matches!(another, Err(JobError::TooManyOfNamespace)));
+        ids
+    };
+    let theirs = timers.begin_job(&of("tenant-8/orders")).unwrap().id;
+    work(&timers, 1);
+    clock.advance(Duration::from_secs(1));
+    let first = begin_four();
+    work(&timers, 1);
+    // Its own that have ended give way, though another's ended earlier, and places are free.
+    let second = begin_four();
+    assert!(shown().all(|id| id == theirs || second.contains(&id)));
+    assert!(first.iter().all(|id| !second.contains(id)));
+    // Those of default have all of the rest.
+    for _ in 0..Job::PLACES - Job::PLACES_OF_NAMESPACE {
+        timers.begin_job(&later(HOUR)).unwrap();
+    }
+    assert!(!shown().any(|id| id == theirs));
+    let another = timers.begin_job(&later(HOUR));
+    assert!(matches!(another, Err(JobError::TooMany)));
+}
+
+#[test]
 fn a_job_ends_in_a_store_of_another_number_of_shards() {
     let clock = ManualClock::at(NOON);
     let store = MemoryStore::new(7);

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::http::{Request, StatusCode, Uri};
 use axum::response::Response;
 use countwheel_durable::{
-    Due, Job, JobAction, JobError, JobFilter, JobOrder, Namespace, SettingsVersion, Shift,
-    StateKind, TimerError,
+    Due, Job, JobAction, JobError, JobFilter, JobOrder, SettingsVersion, Shift, StateKind,
+    TimerError,
 };
 use countwheel_time::Timestamp;
 use serde::Serialize;
@@ -149,9 +149,6 @@ impl From<Job> for JobBody {
     }
 }
 
-/// So many jobs of one namespace run at a time, but for default: one tenant leaves room to others.
-const JOBS_OF_NAMESPACE: usize = 4;
-
 pub(super) async fn begin(
     State(app): State<Arc<App>>,
     request: Request<Body>,
@@ -172,14 +169,6 @@ pub(super) async fn begin(
     }
     let note = app.note(asked(&order));
     app.read(move |timers| {
-        let namespace = order.queue.namespace();
-        let jobs = timers.jobs().into_iter();
-        let of_namespace =
-            jobs.filter(|job| job.ended.is_none() && job.order.queue.namespace() == namespace);
-        if namespace != Namespace::DEFAULT_NAME && of_namespace.count() >= JOBS_OF_NAMESPACE {
-            let detail = format!("{JOBS_OF_NAMESPACE} jobs of the namespace run already");
-            return Err(Problem::new(Code::TooManyJobs, detail));
-        }
         let job = timers.noting(note).begin_job(&order).map_err(refusal)?;
         Ok(answer(StatusCode::ACCEPTED, &JobBody::from(job)))
     })
@@ -270,7 +259,9 @@ fn no_such_job() -> Problem {
 fn refusal(error: JobError) -> Problem {
     match error {
         JobError::Timer(error) => error.into(),
-        JobError::TooMany => Problem::new(Code::TooManyJobs, error.to_string()),
+        JobError::TooMany | JobError::TooManyOfNamespace => {
+            Problem::new(Code::TooManyJobs, error.to_string())
+        }
         other => TimerError::Unknown(other.to_string()).into(),
     }
 }
