@@ -249,7 +249,7 @@ export interface components {
              * @description The quota that forbids the operation.
              * @enum {string}
              */
-            quota?: "timers" | "queues" | "endpoints" | "rate" | "connections";
+            quota?: "timers" | "bytes" | "queues" | "endpoints" | "rate" | "connections";
             /** @description The state of the timer that a set replaced. */
             replaced?: ("pending" | "delivering" | "done" | "dead") | null;
             /** @description The revision of the timer. */
@@ -351,7 +351,7 @@ export interface components {
              * @description The quota that forbids the operation.
              * @enum {string}
              */
-            quota?: "timers" | "queues" | "endpoints" | "rate" | "connections";
+            quota?: "timers" | "bytes" | "queues" | "endpoints" | "rate" | "connections";
             /** @description The state of the timer that a set replaced. */
             replaced?: ("pending" | "delivering" | "done" | "dead") | null;
             /** @description The revision of the timer. */
@@ -1422,6 +1422,8 @@ export interface components {
         };
         /** @description What a namespace has. */
         NamespaceUsage: {
+            /** @description With a quota of bytes: what was counted last, and what was set since. Absent until it was counted. */
+            bytes?: number;
             /** @description Connections of callers to this node that count for the namespace. */
             connections: number;
             /** @description Endpoints. */
@@ -1616,7 +1618,7 @@ export interface components {
              * @description The quota that forbids the request.
              * @enum {string}
              */
-            quota?: "timers" | "queues" | "endpoints" | "rate" | "connections";
+            quota?: "timers" | "bytes" | "queues" | "endpoints" | "rate" | "connections";
             /** @description The current revision. */
             revision?: number;
             /** @description The state of the timer, which forbids the request. */
@@ -1883,6 +1885,8 @@ export interface components {
         };
         /** @description How much a namespace may have. Without a quota it may have as much as there is. */
         Quotas: {
+            /** @description Bytes of the keys of timers, and of what is stored of their bodies, targets, headers and tags. */
+            bytes?: number;
             /** @description Connections of callers. */
             connections?: number;
             /** @description Endpoints. */

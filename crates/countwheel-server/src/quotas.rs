@@ -2,7 +2,10 @@
 //!
 //! Timers and queues are counted by the store, now and then for all namespaces together. What this process has admitted since
 //! is added to the last count, so that none is admitted beyond the quota in between. Of several nodes, each admits its part of
-//! what is left until the next count. The rate is a token bucket.
+//! what is left until the next count. Bytes are [weighed](weight), and the rate is a token bucket.
+
+mod bucket;
+pub(crate) mod weight;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,16 +14,22 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
-use countwheel_durable::{Namespace, QueueName, TimerName};
+use countwheel_durable::{
+    Counted, Drains, Namespace, QueueName, Response, Set, TimerError, TimerName,
+};
 use countwheel_time::{Clock, Instant};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
+use self::bucket::Bucket;
+use self::weight::Weight;
 use crate::api::App;
 use crate::api::access::Identity;
 use crate::api::problem::{Code, Problem};
 use crate::api::reach;
 use crate::callers::Peer;
 use crate::cluster::seen::NodeState;
+use crate::resources::Resources;
 use crate::resources::endpoint::Rate;
 use crate::resources::namespace::{Quotas, namespace_in};
 use crate::resources::token::Scope;
@@ -38,6 +47,7 @@ const NODES_FOR: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Quota {
     Timers,
+    Bytes,
     Rate,
     Queues,
     Endpoints,
@@ -48,6 +58,7 @@ impl Quota {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Timers => "timers",
+            Self::Bytes => "bytes",
             Self::Rate => "rate",
             Self::Queues => "queues",
             Self::Endpoints => "endpoints",
@@ -63,6 +74,8 @@ pub(crate) struct Usage {
     of: Mutex<BTreeMap<Box<str>, Arc<Used>>>,
     /// Whoever holds it counts.
     counting: tokio::sync::Mutex<Counting>,
+    /// Some namespace is to be weighed.
+    wishes: Notify,
     nodes: Mutex<(Option<Instant>, u64)>,
 }
 
@@ -77,12 +90,15 @@ struct Counting {
 #[derive(Default, Debug)]
 struct Used {
     state: Mutex<State>,
+    /// It was weighed.
+    weighed: Notify,
     connections: AtomicU64,
 }
 
 #[derive(Default, Debug)]
 struct State {
     bucket: Bucket,
+    weight: Weight,
     /// When it was counted.
     at: Option<Instant>,
     timers: u64,
@@ -91,65 +107,8 @@ struct State {
     queues_counted: u64,
     /// Sets that are under way.
     under_way: u64,
-    /// Those that have ended since the count.
+    /// Those that have ended since the count, and may have made a timer.
     ended: u64,
-}
-
-/// A token bucket (Turner, 1986).
-#[derive(Default, Debug)]
-struct Bucket {
-    at: Option<Instant>,
-    /// Below zero, so much of what is to come is taken already.
-    tokens: f64,
-}
-
-impl Bucket {
-    /// Fills it up to now. Returns the tokens that come in a second.
-    fn fill(&mut self, rate: Rate, nodes: u64, now: Instant) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "there are few nodes")]
-        let per_second = rate.per_second / nodes as f64;
-        let burst = f64::from(rate.burst);
-        let since = self.at.map(|at| now.saturating_since(at));
-        let filled = since.map_or(burst, |since| {
-            self.tokens + since.as_secs_f64() * per_second
-        });
-        self.tokens = filled.min(burst);
-        self.at = Some(now);
-        per_second
-    }
-
-    /// Takes a token, if there is one. Otherwise says after how long there is.
-    fn take(&mut self, rate: Rate, nodes: u64, now: Instant) -> Result<(), Duration> {
-        let per_second = self.fill(rate, nodes, now);
-        if self.tokens < 1.0 {
-            return Err(Duration::from_secs_f64((1.0 - self.tokens) / per_second));
-        }
-        self.tokens -= 1.0;
-        Ok(())
-    }
-
-    /// Takes so many tokens that have all come within `patience`, and says after how long they have. Otherwise says by how much
-    /// that is too long.
-    fn reserve(
-        &mut self,
-        rate: Rate,
-        nodes: u64,
-        count: f64,
-        patience: Duration,
-        now: Instant,
-    ) -> Result<Duration, Duration> {
-        let per_second = self.fill(rate, nodes, now);
-        let left = self.tokens - count;
-        let wait = (-left / per_second).max(0.0);
-        let beyond = wait - patience.as_secs_f64();
-        if beyond > 0.0 {
-            // A rate may be so small that no duration has room for it.
-            let beyond = Duration::try_from_secs_f64(beyond);
-            return Err(beyond.unwrap_or(Duration::from_secs(u64::from(u32::MAX))));
-        }
-        self.tokens = left;
-        Ok(Duration::from_secs_f64(wait))
-    }
 }
 
 /// The part of what is left that one of several nodes may use.
@@ -161,11 +120,16 @@ impl State {
     /// The quota that has no room.
     fn lacks(&self, quotas: &Quotas, queue: &QueueName, nodes: u64, wants: Wants) -> Option<Quota> {
         let since = self.under_way + self.ended;
-        if let Some(most) = quotas.timers.filter(|_| wants == Wants::Timer) {
+        if let Some(most) = quotas.timers.filter(|_| wants.timers() > 0) {
             let left = most.saturating_sub(self.timers);
             if since >= share(left, nodes) {
                 return Some(Quota::Timers);
             }
+        }
+        if let Some(most) = quotas.bytes.filter(|_| wants.bytes() > 0)
+            && !self.weight.has_room(most, wants.bytes(), nodes)
+        {
+            return Some(Quota::Bytes);
         }
         if let Some(most) = quotas.queues
             && !self.queues.contains(queue)
@@ -190,24 +154,39 @@ impl State {
 pub(crate) struct Admitted {
     used: Arc<Used>,
     wants: Wants,
-    /// Whether it may have made a timer.
+    /// Whether it may have made a timer, and whether it may have stored one.
     has_made: bool,
+    has_stored: bool,
 }
 
 impl Admitted {
-    /// The set is over. One that has made no timer gives its room back.
-    pub(crate) fn end(mut self, has_made: bool) {
-        self.has_made = has_made;
+    /// The set is answered so. Room that it has not taken is there again.
+    pub(crate) fn end(mut self, set: Result<&Set, &TimerError>) {
+        let (has_made, has_stored) = match set {
+            Ok(set) => (!set.replayed && set.replaced.is_none(), !set.replayed),
+            Err(TimerError::Unknown(_)) => (true, true),
+            Err(_) => (false, false),
+        };
+        (self.has_made, self.has_stored) = (has_made, has_stored);
+    }
+
+    /// The same of the answer to a request, which is a set.
+    pub(crate) fn answered(self, answer: Result<&Response, &TimerError>) {
+        match answer {
+            Ok(Response::Set(set)) => self.end(Ok(set)),
+            Ok(_) => {}
+            Err(error) => self.end(Err(error)),
+        }
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        if self.wants == Wants::Timer {
-            let mut state = self.used.state.lock();
-            state.under_way -= 1;
-            state.ended += u64::from(self.has_made);
-        }
+        let mut state = self.used.state.lock();
+        let (timers, bytes) = (self.wants.timers(), self.wants.bytes());
+        state.under_way -= timers;
+        state.ended += timers * u64::from(self.has_made);
+        state.weight.end(bytes, self.has_stored);
     }
 }
 
@@ -228,6 +207,8 @@ impl Drop for Connected {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InUse {
     pub(crate) timers: u64,
+    /// As they were weighed last; `None` without a quota of them.
+    pub(crate) bytes: Option<u64>,
     pub(crate) queues: u64,
     pub(crate) connections: u64,
     /// Those that are shown: an ended one as well, for a while.
@@ -241,6 +222,7 @@ impl Usage {
             clock,
             of: Mutex::default(),
             counting: tokio::sync::Mutex::default(),
+            wishes: Notify::new(),
             nodes: Mutex::new((None, 1)),
         }
     }
@@ -299,27 +281,15 @@ impl Usage {
             })
             .await?;
         let known = app.catalogue().known();
-        let mut sums: BTreeMap<Box<str>, (u64, BTreeSet<QueueName>)> = BTreeMap::new();
-        let with_timers = counted.queues.iter();
-        let with_timers = with_timers.map(|it| (&it.queue, it.by_state.iter().sum::<u64>()));
-        let with_settings = known.queues().map(|(queue, _)| (queue, 0));
-        let drained = drains.iter().map(|(queue, _)| (queue, 0));
-        for (queue, timers) in with_timers.chain(with_settings).chain(drained) {
-            let namespace = queue.namespace();
-            let wants_queues = known
-                .quotas(namespace)
-                .map(|quotas| quotas.queues.is_some());
-            let Some(wants_queues) = wants_queues else {
-                continue;
-            };
-            let sum = sums.entry(namespace.into()).or_default();
-            sum.0 += timers;
-            if wants_queues {
-                sum.1.insert(queue.clone());
-            }
-        }
+        let mut sums = tally(&counted, &drains, &known, |namespace| {
+            known.quotas(namespace).is_some()
+        });
         for ((namespace, used), before) in all.into_iter().zip(before) {
-            let (timers, queues) = sums.remove(&namespace).unwrap_or_default();
+            let (timers, mut queues) = sums.remove(&namespace).unwrap_or_default();
+            let quotas = known.quotas(&namespace);
+            if quotas.is_none_or(|quotas| quotas.queues.is_none()) {
+                queues.clear();
+            }
             let mut state = used.state.lock();
             state.timers = timers;
             state.queues_counted = queues.len() as u64;
@@ -334,41 +304,59 @@ impl Usage {
 
     /// What a namespace uses, as it is now.
     pub(crate) async fn in_use(&self, app: &App, namespace: &str) -> Result<InUse, Problem> {
-        let name: Box<str> = namespace.into();
-        let (timers, queues, [jobs, purges]) = app
-            .measure(move |timers| {
+        let (counted, drains, jobs, purges) = app
+            .measure(|timers| {
                 let counted = timers.counted().map_err(|error| Problem::from(&error))?;
-                let own = counted.queues.iter();
-                let own = own.filter(|it| it.queue.namespace() == &*name);
-                let mut queues = BTreeSet::new();
-                let mut count = 0;
-                for it in own {
-                    count += it.by_state.iter().sum::<u64>();
-                    queues.insert(it.queue.clone());
-                }
-                let of_own = |queue: &QueueName| queue.namespace() == &*name;
-                let drains = timers.drains();
-                let drained = drains.iter().map(|(queue, _)| queue);
-                queues.extend(drained.filter(|it| of_own(it)).cloned());
-                let purges = timers.purges().into_iter();
-                let purges = purges.filter(|purge| of_own(&purge.queue)).count() as u64;
-                let jobs = timers.jobs().into_iter();
-                let jobs = jobs.filter(|job| of_own(&job.order.queue)).count() as u64;
-                Ok((count, queues, [jobs, purges]))
+                Ok((counted, timers.drains(), timers.jobs(), timers.purges()))
             })
             .await?;
         let known = app.catalogue().known();
-        let with_settings = known.queues().map(|(queue, _)| queue);
-        let with_settings =
-            with_settings.filter(|it| it.namespace() == namespace && !queues.contains(*it));
+        let mut sums = tally(&counted, &drains, &known, |it| it == namespace);
+        let (timers, queues) = sums.remove(namespace).unwrap_or_default();
+        let of_own = |queue: &QueueName| queue.namespace() == namespace;
+        let purges = purges.iter().filter(|it| of_own(&it.queue)).count();
+        let jobs = jobs.iter().filter(|it| of_own(&it.order.queue)).count();
+        let used = self.of(namespace);
+        let quotas = known.quotas(namespace);
+        let is_weighed = quotas.is_some_and(|quotas| quotas.bytes.is_some());
+        let bytes = used.state.lock().weight.sum().filter(|_| is_weighed);
         Ok(InUse {
             timers,
-            queues: queues.len() as u64 + with_settings.count() as u64,
-            connections: self.of(namespace).connections.load(Ordering::Relaxed),
-            jobs,
-            purges,
+            bytes,
+            queues: queues.len() as u64,
+            connections: used.connections.load(Ordering::Relaxed),
+            jobs: jobs as u64,
+            purges: purges as u64,
         })
     }
+}
+
+/// The timers of each wanted namespace, and its queues: those with timers, with settings or with a drain.
+fn tally(
+    counted: &Counted,
+    drains: &Drains,
+    known: &Resources,
+    wanted: impl Fn(&str) -> bool,
+) -> BTreeMap<Box<str>, (u64, BTreeSet<QueueName>)> {
+    let mut sums: BTreeMap<Box<str>, (u64, BTreeSet<QueueName>)> = BTreeMap::new();
+    let with_timers = counted.queues.iter();
+    let with_timers = with_timers.map(|it| (&it.queue, it.by_state.iter().sum::<u64>()));
+    let with_settings = known.queues().map(|(queue, _)| (queue, 0));
+    let drained = drains.iter().map(|(queue, _)| (queue, 0));
+    for (queue, timers) in with_timers.chain(with_settings).chain(drained) {
+        let namespace = queue.namespace();
+        if !wanted(namespace) {
+            continue;
+        }
+        if !sums.contains_key(namespace) {
+            sums.insert(namespace.into(), Default::default());
+        }
+        if let Some((sum, queues)) = sums.get_mut(namespace) {
+            *sum += timers;
+            queues.insert(queue.clone());
+        }
+    }
+    sums
 }
 
 fn over(quota: Quota, namespace: &str, most: u64) -> Problem {
@@ -380,9 +368,24 @@ fn over(quota: Quota, namespace: &str, most: u64) -> Problem {
 /// What wants room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wants {
-    /// A timer, and its queue if that is a new one.
-    Timer,
+    /// A timer of so many bytes, and its queue if that is a new one.
+    Timer(u64),
+    /// So many bytes more, of a timer that is there.
+    Bytes(u64),
     Queue,
+}
+
+impl Wants {
+    const fn timers(self) -> u64 {
+        matches!(self, Self::Timer(_)) as u64
+    }
+
+    const fn bytes(self) -> u64 {
+        match self {
+            Self::Timer(bytes) | Self::Bytes(bytes) => bytes,
+            Self::Queue => 0,
+        }
+    }
 }
 
 /// Takes room, or says which quota has none.
@@ -395,64 +398,93 @@ async fn take(
     let usage = app.usage();
     let used = usage.of(queue.namespace());
     let nodes = usage.nodes(app);
-    let mut is_counted = false;
+    let known = app.catalogue().known();
+    let revision = known.namespace(queue.namespace()).map(|it| it.version);
+    let (mut is_counted, mut is_weighed) = (false, false);
     loop {
-        {
+        let lacks = {
             let mut state = used.state.lock();
-            if is_counted || state.counts(usage.clock.now()) {
-                match state.lacks(quotas, queue, nodes, wants) {
-                    None => {
-                        if quotas.queues.is_some() && !state.queues.contains(queue) {
-                            state.queues.insert(queue.clone());
-                        }
-                        state.under_way += u64::from(wants == Wants::Timer);
-                        drop(state);
-                        let has_made = true;
-                        return Ok(Ok(Admitted {
-                            used,
-                            wants,
-                            has_made,
-                        }));
-                    }
-                    Some(lacks) if is_counted => return Ok(Err(lacks)),
-                    Some(_) => {}
+            // Until it was weighed for the first time, what was admitted counts alone, and only if that takes long.
+            let needs_sum = quotas.bytes.is_some() && wants.bytes() > 0;
+            let sum = state.weight.under(revision).sum();
+            let is_known = is_weighed || !needs_sum || sum.is_some();
+            let lacks = match is_known {
+                true => state.lacks(quotas, queue, nodes, wants),
+                false => Some(Quota::Bytes),
+            };
+            let is_new = is_counted || state.counts(usage.clock.now());
+            if lacks.is_none() && is_new {
+                if quotas.queues.is_some() && !state.queues.contains(queue) {
+                    state.queues.insert(queue.clone());
                 }
+                state.under_way += wants.timers();
+                state.weight.take(wants.bytes());
+                drop(state);
+                return Ok(Ok(Admitted {
+                    used,
+                    wants,
+                    has_made: true,
+                    has_stored: true,
+                }));
+            }
+            lacks
+        };
+        match lacks {
+            Some(Quota::Bytes) if !is_weighed => {
+                weight::wait(usage, &used).await;
+                is_weighed = true;
+            }
+            Some(lacks) if is_counted => return Ok(Err(lacks)),
+            _ => {
+                usage.count(app, &used).await?;
+                is_counted = true;
             }
         }
-        usage.count(app, &used).await?;
-        is_counted = true;
     }
 }
 
 fn refused(quotas: &Quotas, lacks: Quota, namespace: &str) -> Problem {
     let most = match lacks {
         Quota::Queues => quotas.queues,
+        Quota::Bytes => quotas.bytes,
         _ => quotas.timers,
     };
     over(lacks, namespace, most.unwrap_or_default())
 }
 
-/// Room for one more timer of that name.
+/// Room for one more timer of that name and so many [bytes](weight::bytes_of).
 ///
 /// # Errors
-/// [`Code::QuotaExceeded`] if its namespace has as many timers or queues as it may, and it is a new one.
-pub(crate) async fn admit(app: &App, name: &TimerName) -> Result<Option<Admitted>, Problem> {
+/// [`Code::QuotaExceeded`] if its namespace has as many timers, bytes or queues as it may, and it is a new one, or has more
+/// bytes than the timer that it replaces.
+pub(crate) async fn admit(
+    app: &App,
+    name: &TimerName,
+    bytes: u64,
+) -> Result<Option<Admitted>, Problem> {
     let namespace = name.queue.namespace();
     let known = app.catalogue().known();
     let quotas = known.quotas(namespace);
-    let limits = |quotas: &&Quotas| quotas.timers.is_some() || quotas.queues.is_some();
+    let limits = |it: &&Quotas| it.timers.is_some() || it.bytes.is_some() || it.queues.is_some();
     let Some(quotas) = quotas.filter(limits) else {
         return Ok(None);
     };
-    let lacks = match take(app, &name.queue, quotas, Wants::Timer).await? {
+    let mut lacks = match take(app, &name.queue, quotas, Wants::Timer(bytes)).await? {
         Ok(admitted) => return Ok(Some(admitted)),
         Err(lacks) => lacks,
     };
-    let name = name.clone();
+    let wanted = name.clone();
     // What is there takes the room that it has.
-    let there = app.read(move |timers| Ok(timers.get(name).is_ok_and(|it| it.is_some())));
-    if there.await? {
-        return Ok(None);
+    let there = app.read(move |timers| Ok(timers.get(wanted).ok().flatten()));
+    if let Some(there) = there.await? {
+        let more = bytes.saturating_sub(weight::bytes_of_record(&there));
+        if more == 0 || quotas.bytes.is_none() {
+            return Ok(None);
+        }
+        lacks = match take(app, &name.queue, quotas, Wants::Bytes(more)).await? {
+            Ok(admitted) => return Ok(Some(admitted)),
+            Err(lacks) => lacks,
+        };
     }
     Err(refused(quotas, lacks, namespace))
 }
@@ -487,7 +519,7 @@ pub(crate) fn check_count(
     let most = quotas.and_then(|quotas| match quota {
         Quota::Endpoints => quotas.endpoints,
         Quota::Queues => quotas.queues,
-        Quota::Timers | Quota::Rate | Quota::Connections => None,
+        Quota::Timers | Quota::Bytes | Quota::Rate | Quota::Connections => None,
     });
     match most.filter(|most| count >= *most) {
         Some(most) => Err(over(quota, namespace, most)),
@@ -508,8 +540,12 @@ fn namespace_of(request: &Request<Body>) -> Box<str> {
 /// Whether whoever asks looks after the whole service: a namespace that is at its rate is not out of reach then.
 fn is_operator(request: &Request<Body>) -> bool {
     let identity: Option<&Identity> = request.extensions().get();
-    identity
-        .is_some_and(|it| it.token().is_some() && it.namespace().is_none() && it.has(Scope::Admin))
+    identity.is_some_and(|it| match it {
+        Identity::Configured | Identity::Token(..) => {
+            it.namespace().is_none() && it.has(Scope::Admin)
+        }
+        Identity::Anyone | Identity::Nobody => false,
+    })
 }
 
 /// Counts a request, and its connection if that counts for no namespace yet.
@@ -659,64 +695,6 @@ pub(crate) fn count_in<'a>(names: impl Iterator<Item = &'a str>, namespace: &str
 mod tests {
     use super::*;
 
-    fn at(millis: u64) -> Instant {
-        Instant::from_nanos(1) + Duration::from_millis(millis)
-    }
-
-    #[test]
-    fn a_bucket_gives_its_burst_and_then_its_rate() {
-        let rate = Rate {
-            per_second: 10.0,
-            burst: 3,
-        };
-        let mut bucket = Bucket::default();
-        let mut take = |millis| bucket.take(rate, 1, at(millis));
-        assert!((0..3).all(|_| take(0).is_ok()));
-        assert_eq!(take(0), Err(Duration::from_millis(100)));
-        assert!(take(100).is_ok());
-        assert_eq!(take(150), Err(Duration::from_millis(50)));
-        // A pause fills it, and no more than that.
-        assert!((0..3).all(|_| take(60_000).is_ok()) && take(60_000).is_err());
-    }
-
-    #[test]
-    fn of_two_nodes_each_has_half_the_rate() {
-        let rate = Rate {
-            per_second: 10.0,
-            burst: 1,
-        };
-        let mut buckets = [Bucket::default(), Bucket::default()];
-        let taken = (0..=1_000).map(|millis| {
-            let each = buckets.iter_mut();
-            each.filter_map(|it| it.take(rate, 2, at(millis)).ok())
-                .count()
-        });
-        // The bursts, and ten in the second.
-        let taken: usize = taken.sum();
-        assert!((11..=12).contains(&taken), "{taken}");
-    }
-
-    #[test]
-    fn what_is_reserved_is_there_within_the_patience() {
-        let rate = Rate {
-            per_second: 2.0,
-            burst: 4,
-        };
-        let patience = Duration::from_secs(30);
-        let mut bucket = Bucket::default();
-        let mut reserve = |count, millis| bucket.reserve(rate, 1, count, patience, at(millis));
-        assert_eq!(reserve(4.0, 0), Ok(Duration::ZERO));
-        // Sixty come within the patience, and no more than that.
-        assert_eq!(reserve(61.0, 0), Err(Duration::from_millis(500)));
-        assert_eq!(reserve(60.0, 0), Ok(patience));
-        assert_eq!(reserve(1.0, 0), Err(Duration::from_millis(500)));
-        assert_eq!(
-            bucket.take(rate, 1, at(0)),
-            Err(Duration::from_millis(30_500))
-        );
-        assert_eq!(bucket.take(rate, 1, at(30_500)), Ok(()));
-    }
-
     #[test]
     fn what_was_admitted_since_the_count_counts() {
         let quotas = Quotas {
@@ -733,22 +711,31 @@ mod tests {
             ended: 1,
             ..State::default()
         };
-        assert_eq!(state.lacks(&quotas, &queue("t/a"), 1, Wants::Timer), None);
-        assert_eq!(state.lacks(&quotas, &queue("t/b"), 1, Wants::Timer), None);
+        assert_eq!(
+            state.lacks(&quotas, &queue("t/a"), 1, Wants::Timer(0)),
+            None
+        );
+        assert_eq!(
+            state.lacks(&quotas, &queue("t/b"), 1, Wants::Timer(0)),
+            None
+        );
         state.queues.insert(queue("t/b"));
         assert_eq!(
-            state.lacks(&quotas, &queue("t/c"), 1, Wants::Timer),
+            state.lacks(&quotas, &queue("t/c"), 1, Wants::Timer(0)),
             Some(Quota::Queues)
         );
-        assert_eq!(state.lacks(&quotas, &queue("t/b"), 1, Wants::Timer), None);
+        assert_eq!(
+            state.lacks(&quotas, &queue("t/b"), 1, Wants::Timer(0)),
+            None
+        );
         // Two nodes have two and one of the three that were left.
         assert_eq!(
-            state.lacks(&quotas, &queue("t/a"), 2, Wants::Timer),
+            state.lacks(&quotas, &queue("t/a"), 2, Wants::Timer(0)),
             Some(Quota::Timers)
         );
         state.ended = 2;
         assert_eq!(
-            state.lacks(&quotas, &queue("t/a"), 1, Wants::Timer),
+            state.lacks(&quotas, &queue("t/a"), 1, Wants::Timer(0)),
             Some(Quota::Timers)
         );
     }

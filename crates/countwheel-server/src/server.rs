@@ -50,6 +50,7 @@ use crate::listen::{At, Listen, Listener, SocketFile};
 use crate::moving::{Moves, Tapped, marker};
 use crate::nodes;
 use crate::places::{Limits, Places};
+use crate::quotas::weight;
 use crate::resources::Catalogue;
 use crate::resources::ceilings::Ceilings;
 use crate::resources::flows::DeliveryLimits;
@@ -959,6 +960,7 @@ impl Service {
         app.has_started();
         let sealing = Arc::clone(&app);
         upkeep.spawn(async move { reseal(&sealing).await });
+        upkeep.spawn(weight::run(Arc::clone(&app)));
         let totals = timers.overview(0)?.totals;
         let pending = totals.of(StateKind::Pending) + totals.of(StateKind::Delivering);
         tracing::info!(

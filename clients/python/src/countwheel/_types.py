@@ -126,7 +126,7 @@ class BatchLine(TypedDict):
     leased_until: NotRequired[Time]
     old_due: NotRequired[Time]
     queue: NotRequired[str]
-    quota: NotRequired[Literal["timers", "queues", "endpoints", "rate", "connections"]]
+    quota: NotRequired[Literal["timers", "bytes", "queues", "endpoints", "rate", "connections"]]
     replaced: NotRequired[Union[Literal["pending", "delivering", "done", "dead"], None]]
     revision: NotRequired[int]
     state: NotRequired[State]
@@ -149,7 +149,7 @@ class BatchResult(TypedDict):
     leased_until: NotRequired[Time]
     old_due: NotRequired[Time]
     queue: NotRequired[str]
-    quota: NotRequired[Literal["timers", "queues", "endpoints", "rate", "connections"]]
+    quota: NotRequired[Literal["timers", "bytes", "queues", "endpoints", "rate", "connections"]]
     replaced: NotRequired[Union[Literal["pending", "delivering", "done", "dead"], None]]
     revision: NotRequired[int]
     state: NotRequired[State]
@@ -755,6 +755,7 @@ class Rate(TypedDict):
 class Quotas(TypedDict):
     """How much a namespace may have. Without a quota it may have as much as there is."""
 
+    bytes: NotRequired[int]
     connections: NotRequired[int]
     endpoints: NotRequired[int]
     queues: NotRequired[int]
@@ -765,6 +766,7 @@ class Quotas(TypedDict):
 class NamespaceUsage(TypedDict):
     """What a namespace has."""
 
+    bytes: NotRequired[int]
     connections: int
     endpoints: int
     queues: int

@@ -116,7 +116,7 @@ impl NamespaceSettings {
 /// ```
 /// use countwheel_client::Quotas;
 ///
-/// let quotas = Quotas::default().timers(10).queues(2).endpoints(1).connections(50).rate(2.5, None);
+/// let quotas = Quotas::default().timers(10).bytes(1_000_000).queues(2).endpoints(1).connections(50).rate(2.5, None);
 /// assert_eq!(quotas.timers, Some(10));
 /// assert_eq!(quotas.rate.map(|rate| rate.per_second), Some(2.5));
 /// ```
@@ -127,6 +127,9 @@ pub struct Quotas {
     /// Timers in all states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timers: Option<u64>,
+    /// Bytes of timers, with their keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
     /// Requests, and lines of batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<QuotaRate>,
@@ -156,6 +159,12 @@ impl Quotas {
     /// So many timers, in all states.
     pub const fn timers(mut self, most: u64) -> Self {
         self.timers = Some(most);
+        self
+    }
+
+    /// So many bytes of timers: of their keys, and of what is stored of their bodies, targets, headers and tags.
+    pub const fn bytes(mut self, most: u64) -> Self {
+        self.bytes = Some(most);
         self
     }
 
@@ -206,6 +215,9 @@ pub struct NamespaceShown {
 pub struct NamespaceUsage {
     /// Timers in all states.
     pub timers: u64,
+    /// Bytes of timers, as they were counted last, and those set since; `None` without a quota of them, and until they were
+    /// counted.
+    pub bytes: Option<u64>,
     /// Queues with timers or settings.
     pub queues: u64,
     /// Endpoints.

@@ -23,6 +23,7 @@ use super::{App, answer};
 use crate::deliver::carries_body;
 use crate::job::{Inherits, Job};
 use crate::quotas;
+use crate::quotas::weight::bytes_of;
 use crate::time::{LAST_TIME, format_time, parse_time};
 use crate::traced::TraceContext;
 
@@ -369,18 +370,20 @@ async fn make(app: &App, runs: &[Run], record: &Record, job: Job) -> Result<Vec<
         let mut waiting = Vec::with_capacity(runs.len());
         let mut full = None;
         for run in runs {
-            let admitted = match quotas::admit(app, &run.name).await {
+            job.extras.backfill = Some(run.nominal);
+            let payload = job.encode();
+            let bytes = bytes_of(&run.name.key, &payload);
+            let admitted = match quotas::admit(app, &run.name, bytes).await {
                 Ok(admitted) => admitted,
                 Err(problem) => {
                     full = Some(problem);
                     break;
                 }
             };
-            job.extras.backfill = Some(run.nominal);
-            let set = set(run, record, job.encode());
+            let set = set(run, record, payload);
             waiting.push((run, app.ask::<durable::Set>(set), admitted));
         }
-        for (run, answer, _admitted) in waiting {
+        for (run, answer, admitted) in waiting {
             let mut answer = answer.await;
             for _ in 0..TRIES {
                 if !matches!(answer, Err(TimerError::ReceiptPending)) {
@@ -390,6 +393,7 @@ async fn make(app: &App, runs: &[Run], record: &Record, job: Job) -> Result<Vec<
                 job.extras.backfill = Some(run.nominal);
                 answer = app.ask(set(run, record, job.encode())).await;
             }
+            admitted.into_iter().for_each(|it| it.end(answer.as_ref()));
             results.push(match answer {
                 Ok(set) if !set.replayed => Became::Made,
                 Ok(_) | Err(TimerError::Exists { .. } | TimerError::ReceiptMismatch) => {

@@ -934,9 +934,7 @@ impl Batch {
             // It may be asked for several times, so nothing may follow it meanwhile.
             Ask::Replace(request) => {
                 self.settle().await;
-                let came = timers::replace(&self.app, &request).await;
-                // It takes the place of a timer.
-                admitted.into_iter().for_each(|it| it.end(false));
+                let came = timers::replace(&self.app, &request, admitted).await;
                 let came = came.map_or_else(Came::Refused, |set| {
                     Came::Asked(Ok(durable::Response::Set(set)))
                 });
@@ -954,7 +952,7 @@ impl Batch {
         self.app.timers.submit(request, move |answer| {
             admitted
                 .into_iter()
-                .for_each(|it| it.end(has_made(&answer)));
+                .for_each(|it| it.answered(answer.as_ref()));
             shared.came(number, Came::Asked(answer));
         });
         let mut open = self.shared.open.lock();
@@ -1148,15 +1146,6 @@ impl Drop for Lines {
     }
 }
 
-/// Whether a set has made a timer, or may have.
-pub(super) fn has_made(answer: &Result<durable::Response, TimerError>) -> bool {
-    match answer {
-        Ok(durable::Response::Set(set)) => set.replaced.is_none(),
-        Err(TimerError::Unknown(_)) => true,
-        Ok(_) | Err(_) => false,
-    }
-}
-
 /// Reads a line.
 async fn read(
     app: &App,
@@ -1195,8 +1184,8 @@ async fn read(
             let found = reach.find(app, name.queue.namespace()).await;
             found.map_err(|problem| problem.at("/queue"))?;
             let timer = timers::read_known(app, object, &name.queue, app.tagged(&name.key)).await?;
-            let admitted = quotas::admit(app, &name).await?;
             let request = timer.request(name.clone(), trace.cloned());
+            let admitted = quotas::admit(app, &name, request.bytes()).await?;
             let ask = match condition {
                 Condition::Engine(precondition) => Ask::Once(request.with(precondition)),
                 Condition::Exists => Ask::Replace(request),
@@ -1368,7 +1357,7 @@ async fn atomic(
                 return Err(problem.of_item(item));
             };
             operations.push(operation.verb);
-            admitted.extend(operation.admitted);
+            admitted.push(operation.admitted);
             requests.push(request);
         }
         buffer.drain(..from);
@@ -1393,7 +1382,15 @@ async fn atomic(
         .collect();
     let (send, receive) = oneshot::channel();
     app.timers.submit_batch(requests, move |answer| {
-        drop(admitted);
+        for (at, admitted) in admitted.into_iter().enumerate() {
+            let answer = match &answer {
+                Ok(responses) => responses.get(at).map(Ok),
+                Err(failure) => Some(Err(&failure.error)),
+            };
+            if let (Some(admitted), Some(answer)) = (admitted, answer) {
+                admitted.answered(answer);
+            }
+        }
         // A caller that hung up does not hear what was done.
         send.send(answer).unwrap_or_default();
     });

@@ -29,6 +29,9 @@ const OWN: &str = "countwheel:";
 #[derive(Serialize)]
 struct UsageBody {
     timers: u64,
+    /// `None` without a quota of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
     queues: u64,
     endpoints: u64,
     /// Of callers, to this node.
@@ -95,14 +98,15 @@ fn read(body: &[u8]) -> Result<StoredNamespace, Problem> {
     };
     let mut object = quotas.object_of(&requests::QUOTAS)?;
     let rate = object.take("rate");
-    let names = ["timers", "queues", "endpoints", "connections"];
+    let names = ["timers", "bytes", "queues", "endpoints", "connections"];
     let counts = names.map(|name| object.take(name));
     object.finish()?;
-    let [timers, queues, endpoints, connections] = counts;
+    let [timers, bytes, queues, endpoints, connections] = counts;
     let count = |field: Option<Field<'_>>| field.as_ref().map(read_count).transpose();
     Ok(StoredNamespace {
         quotas: Quotas {
             timers: count(timers)?,
+            bytes: count(bytes)?,
             rate: rate.as_ref().map(read_rate).transpose()?,
             queues: count(queues)?,
             endpoints: count(endpoints)?,
@@ -149,6 +153,7 @@ async fn shown<'a>(
     let name = namespace.as_str();
     let InUse {
         timers,
+        bytes,
         queues,
         connections,
         ..
@@ -157,6 +162,7 @@ async fn shown<'a>(
     Ok(NamespaceBody {
         usage: Some(UsageBody {
             timers,
+            bytes,
             queues,
             endpoints: count_in(endpoints, name),
             connections,

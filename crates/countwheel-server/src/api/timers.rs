@@ -36,7 +36,8 @@ use crate::client::timer_path;
 use crate::deliver::{carries_body, check_encoding, check_url};
 use crate::guard::{RefusedTarget, Targets};
 use crate::job::{Extras, Inherits, Job, Spread, TIMEOUT_DEFAULT, To};
-use crate::quotas;
+use crate::quotas::weight::bytes_of;
+use crate::quotas::{self, Admitted};
 use crate::resources::Resources;
 use crate::resources::ceilings::Ceilings;
 use crate::resources::endpoint::{EndpointName, Opened};
@@ -109,24 +110,15 @@ pub(super) async fn set(
     let timer = read_known(&app, object, &name.queue, app.tagged(&name.key)).await?;
     // What is made of a long body takes its place.
     let _share = body.into_share();
-    let admitted = quotas::admit(&app, &name).await?;
     let request = timer.request(name.clone(), trace);
+    let admitted = quotas::admit(&app, &name, request.bytes()).await?;
     let set = match condition {
         Condition::Engine(precondition) => {
             let set: Result<durable::Set, _> = app.ask(request.with(precondition)).await;
-            let has_made = match &set {
-                Ok(set) => set.replaced.is_none(),
-                Err(error) => matches!(error, TimerError::Unknown(_)),
-            };
-            admitted.into_iter().for_each(|it| it.end(has_made));
+            admitted.into_iter().for_each(|it| it.end(set.as_ref()));
             set?
         }
-        Condition::Exists => {
-            let set = replace(&app, &request).await;
-            // It takes the place of a timer.
-            admitted.into_iter().for_each(|it| it.end(false));
-            set?
-        }
+        Condition::Exists => replace(&app, &request, admitted).await?,
     };
     Ok(was_set(&name, set))
 }
@@ -166,7 +158,8 @@ pub(super) async fn post(
                       braces, and not in a queue that is in one shard";
         return Err(Problem::new(Code::InvalidSetting, detail).at("/serial_key"));
     }
-    let _admitted = match quotas::admit(&app, &name).await {
+    let mut request = new.request(name.clone(), trace);
+    let admitted = match quotas::admit(&app, &name, request.bytes()).await {
         Ok(admitted) => admitted,
         // What was done once needs no room.
         Err(problem) => {
@@ -183,9 +176,10 @@ pub(super) async fn post(
     };
     // What is made of a long body takes its place.
     let _share = body.into_share();
-    let mut request = new.request(name.clone(), trace);
     request.options.receipt = receipt.map(Box::new);
-    match app.ask(request.with(Precondition::Absent)).await {
+    let set: Result<durable::Set, _> = app.ask(request.with(Precondition::Absent)).await;
+    admitted.into_iter().for_each(|it| it.end(set.as_ref()));
+    match set {
         Ok(set) => Ok(was_posted(&name, set)),
         // The receipt is over, and the timer is not.
         Err(TimerError::Exists { state }) => {
@@ -289,15 +283,24 @@ fn was_set(name: &durable::TimerName, set: durable::Set) -> Response {
 
 /// Sets a timer if there is one of its name. The engine compares revisions, and a refusal says which
 /// one is current: with that one it is tried again.
-pub(super) async fn replace(app: &App, request: &SetRequest) -> Result<durable::Set, Problem> {
+pub(super) async fn replace(
+    app: &App,
+    request: &SetRequest,
+    admitted: Option<Admitted>,
+) -> Result<durable::Set, Problem> {
+    let end = |set| admitted.into_iter().for_each(|it| it.end(set));
     let mut revision = NO_REVISION;
     for _ in 0..TRIES {
         let request = request.clone().with(Precondition::Revision(revision));
         match app.ask(request).await {
             Err(TimerError::Changed { current }) => revision = current,
-            answer => return Ok(answer?),
+            set => {
+                end(set.as_ref());
+                return Ok(set?);
+            }
         }
     }
+    end(Err(&TimerError::Changed { current: revision }));
     let detail = "the timer kept changing meanwhile: try again";
     Err(Problem::new(Code::Overloaded, detail))
 }
@@ -380,6 +383,11 @@ pub(super) struct SetRequest {
 }
 
 impl SetRequest {
+    /// How many bytes of a quota it takes.
+    pub(super) fn bytes(&self) -> u64 {
+        bytes_of(&self.name.key, &self.payload)
+    }
+
     pub(super) fn with(self, precondition: Precondition) -> durable::Request {
         durable::Request::Set {
             name: self.name,

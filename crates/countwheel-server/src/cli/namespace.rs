@@ -27,6 +27,9 @@ pub struct Put {
     /// How many timers it may have, in all states
     #[arg(long, value_name = "N")]
     timers: Option<u64>,
+    /// How many bytes of timers, with their keys
+    #[arg(long, value_name = "N")]
+    bytes: Option<u64>,
     /// How many queues with timers or settings
     #[arg(long, value_name = "N")]
     queues: Option<u64>,
@@ -83,6 +86,7 @@ impl Put {
     fn quotas(&self) -> Quotas {
         let mut quotas = Quotas::default();
         quotas.timers = self.timers;
+        quotas.bytes = self.bytes;
         quotas.queues = self.queues;
         quotas.endpoints = self.endpoints;
         quotas.connections = self.connections;
@@ -130,6 +134,7 @@ impl Namespace {
                     let names = [
                         "NAMESPACE",
                         "TIMERS",
+                        "BYTES",
                         "QUEUES",
                         "ENDPOINTS",
                         "CONNECTIONS",
@@ -139,16 +144,17 @@ impl Namespace {
                     for one in &answer.value.namespaces {
                         let Quotas {
                             timers,
+                            bytes,
                             queues,
                             endpoints,
                             connections,
                             ..
                         } = one.quotas;
-                        let counts = [timers, queues, endpoints, connections].map(most);
-                        let [timers, queues, endpoints, connections] = counts;
+                        let counts = [timers, bytes, queues, endpoints, connections].map(most);
+                        let [timers, bytes, queues, endpoints, connections] = counts;
                         let rate = rate(&one.quotas);
                         let name = one.namespace.clone();
-                        table.push([name, timers, queues, endpoints, connections, rate]);
+                        table.push([name, timers, bytes, queues, endpoints, connections, rate]);
                     }
                     table.write(terminal.out)?;
                 }
@@ -182,6 +188,7 @@ fn rows(shown: &NamespaceShown) -> Vec<[String; 3]> {
     let row = |name: &str, has: Option<u64>, quota| [name.to_owned(), most(has), most(quota)];
     vec![
         row("timers", usage.map(|it| it.timers), quotas.timers),
+        row("bytes", usage.and_then(|it| it.bytes), quotas.bytes),
         row("queues", usage.map(|it| it.queues), quotas.queues),
         row("endpoints", usage.map(|it| it.endpoints), quotas.endpoints),
         row(

@@ -18,6 +18,9 @@ pub(crate) struct Quotas {
     /// Timers in all states.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timers: Option<u64>,
+    /// Bytes of timers, with their keys.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) bytes: Option<u64>,
     /// Requests and lines of batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rate: Option<Rate>,

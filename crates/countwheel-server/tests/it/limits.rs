@@ -438,7 +438,7 @@ fn ask(client: &mut Client, limit: &str, amount: u64) -> Answer {
         "`detail` of a `:nack`" => {
             return nack(client, &format!(r#""detail":"{}""#, long(amount)));
         }
-        "quota of timers, queues, endpoints or connections" => {
+        "quota of timers, bytes, queues, endpoints or connections" => {
             let body = format!(r#"{{"quotas":{{"timers":{amount}}}}}"#);
             return client.json("PUT", "/v1/namespaces/n", &body);
         }
@@ -727,7 +727,7 @@ fn left_out(client: &mut Client, limit: &str) -> Option<String> {
                 }],
             )
         }
-        "quota of timers, queues, endpoints or connections" => {
+        "quota of timers, bytes, queues, endpoints or connections" => {
             absent(&made(client, "/v1/namespaces/n", &json!({}))["quotas"]["timers"])
         }
         "`overlap` of a rotation" => {

@@ -612,6 +612,135 @@ fn a_quota_is_never_exceeded_by_many_at_once() {
     assert_eq!(shown["usage"]["timers"], MOST);
 }
 
+/// A set of a timer with a body of so many bytes.
+fn heavy(bytes: usize) -> String {
+    let target = json!({"url": "https://example.com/"});
+    json!({"in": "1h", "target": target, "body": "x".repeat(bytes)}).to_string()
+}
+
+/// Waits until a set has room.
+fn heavy_comes_to_fit(client: &mut Client, path: &str, bytes: usize) {
+    let end = Patience::new();
+    while client.json("PUT", path, &heavy(bytes)).status != 201 {
+        assert!(end.lasts(), "{path}");
+        pause();
+    }
+}
+
+#[test]
+fn a_quota_of_bytes_is_never_exceeded_and_comes_back() {
+    let mut world = World::new();
+    // What is there before the quota counts.
+    let mut mine = world.namespace("t", &json!({}));
+    let timer = |key: &str| format!("/v1/queues/t%2F{}/timers/{key}", &key[..1]);
+    mine.json("PUT", &timer("a1"), &heavy(4_000)).expect(201);
+    drop(world.namespace("t", &json!({"bytes": 10_000})));
+    mine.json("PUT", &timer("b1"), &heavy(4_000)).expect(201);
+    is_over(&mine.json("PUT", &timer("b2"), &heavy(4_000)), "bytes");
+    mine.json("PUT", &timer("b2"), &heavy(1_000)).expect(201);
+    let post = mine.json("POST", "/v1/queues/t%2Fa/timers", &heavy(4_000));
+    is_over(&post, "bytes");
+    let line = |key: &str, bytes: usize| {
+        let mut line: Value = serde_json::from_str(&heavy(bytes)).unwrap();
+        line["op"] = json!("set");
+        line["queue"] = json!("t/b");
+        line["key"] = json!(key);
+        format!("{line}\n")
+    };
+    let ndjson = [("content-type", "application/x-ndjson")];
+    let lines = line("b3", 4_000);
+    let batch = mine.send("POST", "/v1/batch", &ndjson, lines.as_bytes());
+    let text = String::from_utf8(batch.body).unwrap();
+    assert!(
+        text.contains(r#""status":507"#) && text.contains(r#""quota":"bytes""#),
+        "{text}"
+    );
+    let lines = line("b3", 200) + &line("b4", 4_000);
+    let atomic = mine.send("POST", "/v1/batch?atomic=true", &ndjson, lines.as_bytes());
+    is_over(&atomic, "bytes");
+    // What is there is moved, and set again with as many bytes, and not with more than there is room for.
+    mine.json("PATCH", &timer("a1"), r#"{"in":"2h"}"#)
+        .expect(200);
+    mine.json("PUT", &timer("a1"), &heavy(4_000)).expect(200);
+    is_over(&mine.json("PUT", &timer("a1"), &heavy(9_000)), "bytes");
+    let shown = mine.get("/v1/namespaces/t").expect(200);
+    let bytes = shown["usage"]["bytes"].as_u64().unwrap();
+    assert!((9_000..=10_000).contains(&bytes), "{shown}");
+    // What was removed has room again, and so has what was replaced.
+    mine.send("DELETE", &timer("b1"), &[], b"").expect(200);
+    heavy_comes_to_fit(&mut mine, &timer("b5"), 4_000);
+    is_over(&mine.json("PUT", &timer("b6"), &heavy(4_000)), "bytes");
+    mine.json("PUT", &timer("a1"), &heavy(0)).expect(200);
+    heavy_comes_to_fit(&mut mine, &timer("b6"), 4_000);
+    // Nobody else has that quota, and without it there is no sum.
+    world
+        .operator
+        .json("PUT", "/v1/queues/q/timers/k", &heavy(20_000))
+        .expect(201);
+    drop(world.namespace("t", &json!({})));
+    mine.json("PUT", &timer("b7"), &heavy(9_000)).expect(201);
+    let shown = mine.get("/v1/namespaces/t").expect(200);
+    assert_eq!(shown["usage"]["bytes"], Value::Null, "{shown}");
+}
+
+#[test]
+fn many_at_once_never_exceed_a_quota_of_bytes() {
+    const MOST: u64 = 50_000;
+    let mut world = World::new();
+    let mut mine = world.namespace("t", &json!({"bytes": MOST}));
+    let (address, token) = (&world.server.address, &world.token);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            scope.spawn(move || {
+                let mut client = Client::to(address);
+                client.headers = vec![("authorization".into(), format!("Bearer {token}"))];
+                for key in 0..20 {
+                    let path = format!("/v1/queues/t%2Fq/timers/{thread}-{key}");
+                    let put = client.json("PUT", &path, &heavy(1_000));
+                    assert!(matches!(put.status, 201 | 507), "{put:?}");
+                    // Some go, so that it is counted while others set.
+                    if key % 4 == 0 {
+                        let gone = client.send("DELETE", &path, &[], b"");
+                        assert!(matches!(gone.status, 200 | 404), "{gone:?}");
+                    }
+                }
+            });
+        }
+    });
+    let mut bodies = 0;
+    let mut after = String::new();
+    loop {
+        let page = mine.get(&format!("/v1/queues/t%2Fq/timers?limit=100{after}"));
+        let page = page.expect(200);
+        let items = page["items"].as_array().unwrap();
+        bodies += items.len() as u64 * 1_000;
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    // Nearly all of the room is used, and no more than that.
+    assert!((MOST / 2..=MOST).contains(&bodies), "{bodies}");
+}
+
+#[test]
+fn the_token_of_the_program_counts_for_no_rate() {
+    let directory = Directory::new();
+    let file = directory.0.join("token");
+    let secret = "0123456789abcdef0123456789abcdef";
+    std::fs::write(&file, secret).unwrap();
+    let arguments = ["--token-file", file.to_str().unwrap()];
+    let server = Server::with(&directory.0.join("data"), &arguments);
+    let mut operator = with(&server, secret);
+    let quotas = json!({"quotas": {"rate": {"per_second": 1, "burst": 1}}}).to_string();
+    operator
+        .json("PUT", "/v1/namespaces/t", &quotas)
+        .expect(201);
+    for _ in 0..20 {
+        operator.get("/v1/queues/t%2Fq/timers").expect(200);
+    }
+}
+
 #[test]
 fn beyond_its_rate_a_namespace_waits_and_others_do_not() {
     let mut world = World::new();
@@ -743,7 +872,8 @@ fn what_is_no_namespace_and_no_quota_is_refused() {
         json!({"timers": 1.5}),
         json!({"timers": "many"}),
         json!({"timers": 1_000_000_000_001_u64}),
-        json!({"bytes": 1}),
+        json!({"bytes": -1}),
+        json!({"volume": 1}),
         json!({"rate": 5}),
         json!({"rate": {"per_second": 0}}),
         json!([]),
@@ -972,6 +1102,8 @@ fn the_commands_ask_for_namespaces() {
         "tenant-7",
         "--timers",
         "9",
+        "--bytes",
+        "5000",
         "--per-second",
         "50",
         "--burst",
@@ -1015,6 +1147,7 @@ fn the_commands_ask_for_namespaces() {
             .collect::<Vec<_>>()
     };
     assert_eq!(row("timers"), ["timers", "1", "9"], "{text}");
+    assert_eq!(row("bytes")[2], "5000", "{text}");
     assert_eq!(row("rate"), ["rate", "-", "50/s"], "{text}");
     let (_, text, _) = run(&["namespace", "list"]);
     let line = text
@@ -1022,7 +1155,7 @@ fn the_commands_ask_for_namespaces() {
         .find(|line| line.starts_with("tenant-7"))
         .unwrap();
     let line: Vec<_> = line.split_whitespace().collect();
-    assert_eq!(line, ["tenant-7", "9", "-", "-", "-", "50/s"]);
+    assert_eq!(line, ["tenant-7", "9", "5000", "-", "-", "-", "50/s"]);
     let (_, text, _) = run(&["token", "list"]);
     assert!(
         text.lines()

@@ -1476,6 +1476,11 @@ shape!(
     "What a namespace has.",
     &[
         need("timers", COUNT, "Timers in all states."),
+        may(
+            "bytes",
+            COUNT,
+            "With a quota of bytes: what was counted last, and what was set since. Absent until it was counted."
+        ),
         need("queues", COUNT, "Queues with timers or settings."),
         need("endpoints", COUNT, "Endpoints."),
         need(
@@ -1667,7 +1672,14 @@ shape!(
         ),
         may(
             "quota",
-            Kind::Words(&["timers", "queues", "endpoints", "rate", "connections"]),
+            Kind::Words(&[
+                "timers",
+                "bytes",
+                "queues",
+                "endpoints",
+                "rate",
+                "connections"
+            ]),
             "The quota that forbids the operation."
         ),
         may(
@@ -2221,7 +2233,14 @@ shape!(
         ),
         may(
             "quota",
-            Kind::Words(&["timers", "queues", "endpoints", "rate", "connections"]),
+            Kind::Words(&[
+                "timers",
+                "bytes",
+                "queues",
+                "endpoints",
+                "rate",
+                "connections"
+            ]),
             "The quota that forbids the request."
         ),
         may(

@@ -225,7 +225,7 @@ impl Code {
                 "The operator makes room; the service recovers by itself. The caller asks again after Retry-After.",
             ),
             Self::QuotaExceeded => (
-                "The namespace has its quota of timers, queues or endpoints; quota says which.",
+                "The namespace has its quota of timers, bytes, queues or endpoints; quota says which.",
                 "The caller removes some, or waits until some are done and forgotten. The operator gives the namespace a \
                  larger quota.",
             ),

@@ -1106,6 +1106,11 @@ pub(crate) static QUOTAS: Shape = Shape {
     fields: &[
         may("timers", QUOTA, "Timers in all states."),
         may(
+            "bytes",
+            QUOTA,
+            "Bytes of the keys of timers, and of what is stored of their bodies, targets, headers and tags.",
+        ),
+        may(
             "rate",
             Kind::Object(&RATE),
             "Requests under /v1, and lines of batches of its tokens.",
