@@ -1766,17 +1766,8 @@ impl fmt::Debug for Timer {
             .field("target", &self.target)
             .field("content_type", &self.content_type)
             .field("body_bytes", &self.body_bytes)
-            .field(
-                "body",
-                &self.body.as_ref().map(|it| shown::Payload(it.as_bytes())),
-            )
-            .field(
-                "body_base64",
-                &self
-                    .body_base64
-                    .as_ref()
-                    .map(|it| shown::Payload(it.as_bytes())),
-            )
+            .field("body", &shown::text(self.body.as_deref()))
+            .field("body_base64", &shown::text(self.body_base64.as_deref()))
             .field("retry", &self.retry)
             .field("recurring", &self.recurring)
             .field("failures", &self.failures)
@@ -2022,17 +2013,8 @@ impl fmt::Debug for TimerAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TimerAnswer")
             .field("status", &self.status)
-            .field(
-                "body",
-                &self.body.as_ref().map(|it| shown::Payload(it.as_bytes())),
-            )
-            .field(
-                "body_base64",
-                &self
-                    .body_base64
-                    .as_ref()
-                    .map(|it| shown::Payload(it.as_bytes())),
-            )
+            .field("body", &shown::text(self.body.as_deref()))
+            .field("body_base64", &shown::text(self.body_base64.as_deref()))
             .field("body_bytes", &self.body_bytes)
             .field("truncated", &self.truncated)
             .field("times_us", &self.times_us)

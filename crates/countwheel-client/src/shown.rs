@@ -66,6 +66,11 @@ impl fmt::Debug for Headers<'_> {
     }
 }
 
+/// A payload that is there as a text.
+pub(crate) fn text(payload: Option<&str>) -> Option<Payload<'_>> {
+    payload.map(|text| Payload(text.as_bytes()))
+}
+
 /// How long a payload is.
 pub(crate) struct Payload<'a>(pub(crate) &'a [u8]);
 
