@@ -418,6 +418,59 @@ fn a_token_counts_on_all_nodes_until_it_is_revoked() {
     }
 }
 
+/// Sets timers at both nodes in turn until both refuse, more than a count apart. Says how many were made.
+fn fill(clients: &mut [Client], namespace: &str, body: &str, quota: &str) -> usize {
+    let (mut made, mut full) = (0, [0; 2]);
+    let patience = Patience::of(PATIENCE);
+    let mut number = 0;
+    while full.iter().any(|times| *times < 8) {
+        assert!(!patience.left().is_zero(), "{made} made, {full:?}");
+        number += 1;
+        let node = number % 2;
+        let path = format!("/v1/queues/{namespace}%2Fq/timers/k-{number}");
+        let set = clients[node].json("PUT", &path, body);
+        if set.status == 201 {
+            (made, full) = (made + 1, [0; 2]);
+        } else {
+            assert_eq!(set.problem(), (507, "quota_exceeded".into()));
+            assert_eq!(set.json()["quota"], quota);
+            full[node] += 1;
+            pause_between_counts();
+        }
+    }
+    made
+}
+
+/// Each node reads the bytes of all, and admits its share of what is left.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn the_bytes_of_a_namespace_are_those_of_all_nodes() {
+    const BODY: usize = 2_000;
+    const MOST: usize = 40_000;
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+    let quotas = format!(r#"{{"quotas":{{"bytes":{MOST}}}}}"#);
+    clients[0]
+        .json("PUT", "/v1/namespaces/t", &quotas)
+        .expect(201);
+    comes_to(&mut clients[1], "/v1/namespaces/t", 200);
+    let target = json!({"url": "https://example.com/"});
+    let body = json!({"in": "1h", "target": target, "body": "x".repeat(BODY)}).to_string();
+    let made = fill(&mut clients, "t", &body, "bytes");
+    // At the end, a node's share of the rest has no room for one more.
+    let bytes = made * BODY;
+    assert!(
+        (MOST - 4 * BODY..=MOST + MOST / 2).contains(&bytes),
+        "{bytes}"
+    );
+    for client in &mut clients {
+        let shown = client.get("/v1/namespaces/t").expect(200);
+        let shown = shown["usage"]["bytes"].as_u64().unwrap();
+        assert!(shown >= bytes as u64, "{shown} of {bytes}");
+    }
+}
+
 /// Each of two nodes admits its share of what is left, until both have counted that nothing is.
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
@@ -431,25 +484,7 @@ fn the_quotas_of_a_namespace_are_those_of_all_nodes() {
         .json("PUT", "/v1/namespaces/t", &body)
         .expect(201);
     comes_to(&mut clients[1], "/v1/namespaces/t", 200);
-    let (mut made, mut full) = (0, [0; 2]);
-    let patience = Patience::of(PATIENCE);
-    // Both refuse twice in a row, more than a count apart.
-    let mut number = 0;
-    while full.iter().any(|times| *times < 8) {
-        assert!(!patience.left().is_zero(), "{made} made, {full:?}");
-        number += 1;
-        let node = number % 2;
-        let path = format!("/v1/queues/t%2Fq/timers/k-{number}");
-        let set = clients[node].json("PUT", &path, FAR);
-        if set.status == 201 {
-            (made, full) = (made + 1, [0; 2]);
-        } else {
-            assert_eq!(set.problem(), (507, "quota_exceeded".into()));
-            assert_eq!(set.json()["quota"], "timers");
-            full[node] += 1;
-            pause_between_counts();
-        }
-    }
+    let made = fill(&mut clients, "t", FAR, "timers");
     // What the other node may admit by an older count is half of what was left then.
     assert!((MOST..=MOST + MOST / 2).contains(&made), "{made}");
     let shown = clients[1].get("/v1/namespaces/t").expect(200);
