@@ -754,14 +754,21 @@ pub fn router(app: Arc<App>) -> Router {
         let receive = receive.patch(echo::receive).delete(echo::receive);
         router = router.route("/echo", receive);
     }
-    let whole = Arc::clone(&app);
     let router = router
         .fallback(no_such_path)
-        .method_not_allowed_fallback(no_such_method)
+        .method_not_allowed_fallback(no_such_method);
+    surrounded(app, router)
+}
+
+/// The routes within the layers of every service, from the inside out: a panic of a handler becomes an answer, each
+/// request has its bounds, headers and counts, and browsers learn whose pages may call.
+fn surrounded(app: Arc<App>, routes: Router<Arc<App>>) -> Router {
+    let whole = Arc::clone(&app);
+    let routes = routes
         .layer(CatchPanicLayer::custom(panicked))
         .layer(from_fn_with_state(Arc::clone(&app), around))
         .with_state(app);
-    cors::around(&whole, router)
+    cors::around(&whole, routes)
 }
 
 /// A path without a route: the name in it may be empty, else there is nothing here.
@@ -1159,5 +1166,88 @@ pub(crate) fn answer(status: StatusCode, body: &impl Serialize) -> Response {
             tracing::error!(%error, "an answer could not be written");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use axum::http::Request as Asked;
+    use axum::routing::get;
+    use countwheel_durable::store::MemoryStore;
+    use countwheel_durable::{Attempt, Config, Outcome};
+    use countwheel_time::SystemClock;
+    use tower_service::Service;
+
+    use super::*;
+
+    /// A log in memory.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn breaks() -> Response {
+        panic!("a shelf broke");
+    }
+
+    #[test]
+    fn a_handler_that_panics_is_a_problem_and_a_line_of_the_log_and_the_service_goes_on() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
+        let (store, handler) = (MemoryStore::new(1), |_: &Attempt| Outcome::done());
+        let timers = Timers::open(store, handler, Arc::clone(&clock), Config::default());
+        let app = App::new(timers.expect("it is in memory"), clock, None, false);
+        let routes = Router::new()
+            .route("/breaks", get(async || breaks()))
+            .route("/v1/breaks", get(async || breaks()))
+            .route("/livez", get(operate::healthz));
+        let mut router = surrounded(Arc::new(app), routes);
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("it is made");
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let _log = tracing::subscriber::set_default(subscriber);
+        for (path, status) in [
+            ("/breaks", StatusCode::INTERNAL_SERVER_ERROR),
+            ("/livez", StatusCode::OK),
+            ("/v1/breaks", StatusCode::INTERNAL_SERVER_ERROR),
+            ("/livez", StatusCode::OK),
+        ] {
+            let asked = Asked::builder().uri(path).header(header::HOST, "localhost");
+            let asked = asked.body(Body::empty()).expect("it is a request");
+            let answer = runtime.block_on(router.call(asked));
+            let answer = answer.expect("it answers");
+            assert_eq!(answer.status(), status, "{path}");
+            assert!(answer.headers().contains_key("x-request-id"), "{path}");
+            if status == StatusCode::OK {
+                continue;
+            }
+            let media = &answer.headers()[header::CONTENT_TYPE];
+            assert_eq!(media, "application/problem+json");
+            let body = runtime.block_on(axum::body::to_bytes(answer.into_body(), 4 << 10));
+            let body: serde_json::Value =
+                serde_json::from_slice(&body.expect("it is there")).expect("it is JSON");
+            assert_eq!(body["code"], "internal");
+            assert!(!body.to_string().contains("shelf"), "{body}");
+        }
+        let log = String::from_utf8(log.0.lock().clone()).expect("text");
+        let lines = log.lines().filter(|line| {
+            line.contains("a request handler panicked") && line.contains("a shelf broke")
+        });
+        assert_eq!(lines.count(), 2, "{log}");
     }
 }
