@@ -892,6 +892,9 @@ fn mark(response: &mut Response, id: &str) {
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
     );
+    // An answer that may be kept says so itself.
+    let never = HeaderValue::from_static("no-store");
+    headers.entry(header::CACHE_CONTROL).or_insert(never);
 }
 
 /// Answers here, or where the timers are by now. Waits while they change hands.

@@ -79,6 +79,8 @@ pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
     };
     let status = answer.status.to_string();
     let what = format!("{method} {template}: {status}");
+    // The document does not say it of each answer: none leaves it to a cache.
+    assert!(answer.header("cache-control").is_some(), "{what}");
     let said = &operation["responses"][&status];
     assert!(
         said.is_object(),
@@ -200,6 +202,72 @@ fn each_operation_takes_the_parameters_of_the_document_and_no_other() {
                 assert!(!said.contains(&unknown), "{method} {filled}: {said}");
             }
         }
+    }
+}
+
+/// Answers about timers said nothing of caches.
+#[test]
+fn nobody_keeps_an_answer_that_does_not_say_so() {
+    let directory = Directory::new();
+    let server = Server::start(&directory.0);
+    let mut client = server.client();
+    let put = client.json(
+        "PUT",
+        "/v1/endpoints/shop",
+        r#"{"url": "http://127.0.0.1:9/"}"#,
+    );
+    put.expect(201);
+    let timer = r#"{"in": "9d", "target": {"endpoint": "shop"}}"#;
+    client
+        .json("PUT", "/v1/queues/orders/timers/order-1", timer)
+        .expect(201);
+    // What is the same for everybody.
+    let kept = ["/openapi.json", "/problems", "/problems/{code}"];
+    let mut seen = 0;
+    for (path, method, _) in operations() {
+        let method = method.to_uppercase();
+        // A stream would go on: it is refused.
+        let query = if path == "/v1/events" {
+            "?nothing=1"
+        } else {
+            ""
+        };
+        let answer = client.send(&method, &format!("{}{query}", filled(path)), &[], b"");
+        let said = answer.header("cache-control");
+        let wanted = if kept.contains(&path) {
+            "no-cache"
+        } else {
+            "no-store"
+        };
+        assert_eq!(said, Some(wanted), "{method} {path}: {}", answer.status);
+        seen += 1;
+    }
+    assert!(seen > 60, "{seen}");
+    // One of them has removed it.
+    let set = client.json("PUT", "/v1/queues/orders/timers/order-1", timer);
+    assert_eq!(set.status, 201);
+    let html = ("accept", "text/html");
+    let tag = ("if-none-match", "*");
+    for (method, path, header, status) in [
+        ("GET", "/", html, 200),
+        ("GET", "/dead", html, 200),
+        ("GET", "/queue?name=orders", html, 200),
+        ("GET", "/timer?queue=orders&key=order-1", html, 200),
+        ("GET", "/queue", html, 400),
+        ("GET", "/login", html, 303),
+        ("GET", "/reference", html, 200),
+        ("GET", "/problems", html, 200),
+        ("GET", "/v1/queues/orders/timers/order-1", tag, 304),
+        ("OPTIONS", "/v1/queues/orders", html, 204),
+        ("GET", "/none", html, 404),
+    ] {
+        let answer = client.send(method, path, &[header], b"");
+        let said = (answer.status, answer.header("cache-control"));
+        assert_eq!(said, (status, Some("no-store")), "{method} {path}");
+    }
+    for path in ["/page/style.css", "/page/live.js", "/page/icon.svg"] {
+        let answer = client.get(path);
+        assert_eq!(answer.header("cache-control"), Some("no-cache"), "{path}");
     }
 }
 

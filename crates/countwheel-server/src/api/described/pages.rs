@@ -13,12 +13,21 @@ use crate::api::problem::{Code, Problem};
 use crate::api::request::{Query, text_segment};
 use crate::dashboard::{html, wants_html};
 
+/// What is the same for everybody may be kept. Another version of the program has another one, at the same address.
+fn asked() -> HeaderValue {
+    HeaderValue::from_static("no-cache")
+}
+
 /// The document of OpenAPI. Nothing in it is of this service alone, so no token is asked for.
 pub(in crate::api) async fn document(uri: Uri) -> Result<Response, Problem> {
     Query::of(&uri, &operations::OPENAPI.query_names())?;
     let json = HeaderValue::from_static("application/json");
     let text = openapi::TEXT.as_str();
-    Ok(([(header::CONTENT_TYPE, json)], text).into_response())
+    let headers = [
+        (header::CONTENT_TYPE, json),
+        (header::CACHE_CONTROL, asked()),
+    ];
+    Ok((headers, text).into_response())
 }
 
 /// What a code means.
@@ -97,7 +106,9 @@ pub(in crate::api) async fn problem(uri: Uri, headers: HeaderMap) -> Result<Resp
 /// The same for whoever keeps answers: another Accept has another one.
 fn varied(mut response: Response) -> Response {
     let accept = HeaderValue::from_static("accept");
-    response.headers_mut().insert(header::VARY, accept);
+    let headers = response.headers_mut();
+    headers.insert(header::VARY, accept);
+    headers.entry(header::CACHE_CONTROL).or_insert_with(asked);
     response
 }
 
