@@ -15,8 +15,9 @@ use super::problem::{Code, Problem};
 use super::{App, Token};
 use crate::callers::{Caller, Peer};
 use crate::dashboard::login::Viewer;
-use crate::resources::Resources;
+use crate::dashboard::session::{self, is_secure};
 use crate::resources::token::{Scope, Shown, StoredToken, TokenId};
+use crate::resources::Resources;
 
 /// How many wrong tokens an address may show in a while.
 pub(crate) const WRONG_MAX: u32 = 20;
@@ -320,7 +321,9 @@ pub(super) fn admit(
     let (session, begun_by) = match is_of_pages && !has_shown {
         true => {
             let (headers, now) = (request.headers(), app.clock.timestamp());
-            let shown = app.sessions.shown(headers, &app.access, &known, now);
+            let is_secure = is_secure(headers, request.extensions().get());
+            let cookies = session::shown(headers, is_secure);
+            let shown = app.sessions.first(cookies, &app.access, &known, now);
             shown.unzip()
         }
         false => (None, None),

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
-use super::session::cookie;
+use super::session::{cookie, is_secure};
 use super::{html, refuse};
 use crate::api::access::{self, Identity};
 use crate::api::problem::{Code, Problem};
@@ -222,10 +222,8 @@ fn keep(
     headers: &HeaderMap,
     peer: Option<&Peer>,
 ) -> Response {
-    let forwarded = headers.get("x-forwarded-proto");
-    let is_secure = peer.is_some_and(|peer| peer.is_tls)
-        || forwarded.is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"https"));
-    if let Ok(value) = HeaderValue::from_str(&cookie(session, is_secure)) {
+    let cookie = cookie(session, is_secure(headers, peer));
+    if let Ok(value) = HeaderValue::from_str(&cookie) {
         response.headers_mut().insert(header::SET_COOKIE, value);
     }
     response

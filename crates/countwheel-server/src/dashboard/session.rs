@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use ring::hmac;
 
 use crate::api::access::{Access, Identity, Proof};
+use crate::callers::Peer;
 use crate::resources::Resources;
 use crate::resources::sealed::{Vault, hex};
 use crate::resources::token::TokenId;
@@ -28,8 +29,11 @@ const SET_BACK_SECONDS: u64 = 60;
 const NONCE_BYTES: usize = 16;
 /// How many cookies of the name of ours are tried. A browser sends one of each path and domain, the longest path first.
 const TRIED_MAX: usize = 4;
-/// The name of the cookie.
+/// The name of the cookie where there is no TLS.
 const COOKIE: &str = "countwheel_session";
+/// Its name over TLS. A browser takes such a cookie from the host itself, over TLS, and for all paths: neither another host of
+/// the domain nor a connection without TLS puts one there.
+const COOKIE_OF_HOST: &str = "__Host-countwheel_session";
 /// Who has shown the token that was given to the program.
 const CONFIGURED: &str = "-";
 
@@ -151,16 +155,16 @@ impl Sessions {
         (!is_ended).then_some(asks)
     }
 
-    /// The session that a request shows and that counts now, with who has begun it. A cookie of the same name that is none, as
-    /// another service on the host may have left it, hides no session behind it.
-    pub(crate) fn shown(
+    /// The first of these cookies that is a session and counts now, with who has begun it. A cookie of the same name that is
+    /// none, as another service on the host may have left it, hides no session behind it.
+    pub(crate) fn first<'a>(
         &self,
-        headers: &HeaderMap,
+        cookies: impl Iterator<Item = &'a str>,
         access: &Access,
         known: &Resources,
         now: Timestamp,
     ) -> Option<(String, Identity)> {
-        shown(headers).take(TRIED_MAX).find_map(|cookie| {
+        cookies.take(TRIED_MAX).find_map(|cookie| {
             let asks = self.read(cookie, access, known, now)?;
             Some((cookie.to_owned(), asks))
         })
@@ -251,22 +255,37 @@ fn bytes(text: &str) -> Option<Vec<u8>> {
     is_hex.then(|| (0..text.len()).step_by(2).map_while(pair).collect())
 }
 
-/// The cookies that a request shows as sessions, in order.
-pub(crate) fn shown(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+/// Whether a browser speaks TLS, to the service itself or to a proxy that says so.
+pub(crate) fn is_secure(headers: &HeaderMap, peer: Option<&Peer>) -> bool {
+    let forwarded = headers.get("x-forwarded-proto");
+    peer.is_some_and(|peer| peer.is_tls)
+        || forwarded.is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"https"))
+}
+
+/// The cookies that a request shows as sessions, in order. Over TLS, a cookie that could have come without TLS is none.
+pub(crate) fn shown(headers: &HeaderMap, is_secure: bool) -> impl Iterator<Item = &str> {
+    let is_name = move |name: &[u8]| {
+        name == COOKIE_OF_HOST.as_bytes() || !is_secure && name == COOKIE.as_bytes()
+    };
     let cookies = headers.get_all(header::COOKIE).iter();
     // What others have there may be no text: a browser sends the cookies of all ports of a host.
     let pairs = cookies.flat_map(|line| line.as_bytes().split(|&byte| byte == b';'));
-    pairs.filter_map(|pair| {
-        let value = pair.trim_ascii().strip_prefix(COOKIE.as_bytes())?;
-        str::from_utf8(value.strip_prefix(b"=")?).ok()
+    pairs.filter_map(move |pair| {
+        let pair = pair.trim_ascii();
+        let end = pair.iter().position(|&byte| byte == b'=')?;
+        let (name, value) = (&pair[..end], &pair[end + 1..]);
+        str::from_utf8(value).ok().filter(|_| is_name(name))
     })
 }
 
 /// The header that has a browser keep a session, or forget it.
 pub(crate) fn cookie(session: Option<&str>, is_secure: bool) -> String {
     let (value, age) = session.map_or(("", 0), |session| (session, SESSION_SECONDS));
-    let secure = if is_secure { "; Secure" } else { "" };
-    format!("{COOKIE}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}")
+    let (name, secure) = match is_secure {
+        true => (COOKIE_OF_HOST, "; Secure"),
+        false => (COOKIE, ""),
+    };
+    format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}")
 }
 
 #[cfg(test)]
@@ -391,7 +410,7 @@ mod tests {
         let found = |line: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::COOKIE, line.parse().unwrap());
-            let found = sessions.shown(&headers, &access, &known, NOON);
+            let found = sessions.first(shown(&headers, false), &access, &known, NOON);
             found.map(|(session, _)| session)
         };
         let none = "countwheel_session=-.9.0.0";
@@ -510,7 +529,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         let line = b"lang=Z\xc3\xbcrich; countwheel_session=a.b.c; x=y";
         headers.insert(header::COOKIE, HeaderValue::from_bytes(line).unwrap());
-        assert_eq!(shown(&headers).collect::<Vec<_>>(), ["a.b.c"]);
+        assert_eq!(shown(&headers, false).collect::<Vec<_>>(), ["a.b.c"]);
     }
 
     fn known_with(drawn: &Drawn, before: Option<Before>) -> Resources {
@@ -534,21 +553,52 @@ mod tests {
             header::COOKIE,
             "a=b; countwheel_session_=x".parse().unwrap(),
         );
-        assert_eq!(shown(&headers).next(), None);
+        assert_eq!(shown(&headers, false).next(), None);
         headers.append(
             header::COOKIE,
             "c=d;countwheel_session=e.f.g; h=i".parse().unwrap(),
         );
-        assert_eq!(shown(&headers).collect::<Vec<_>>(), ["e.f.g"]);
+        assert_eq!(shown(&headers, false).collect::<Vec<_>>(), ["e.f.g"]);
         let set = cookie(Some("e.f.g"), true);
         for part in [
-            "countwheel_session=e.f.g;",
+            "__Host-countwheel_session=e.f.g;",
+            "Path=/;",
             "HttpOnly",
             "SameSite=Strict",
             "Secure",
         ] {
             assert!(set.contains(part), "{set}");
         }
+        assert!(!set.contains("Domain"), "{set}");
         assert!(cookie(None, false).contains("Max-Age=0;"));
+        assert!(cookie(Some("e.f.g"), false).starts_with("countwheel_session=e.f.g;"));
+    }
+
+    /// A page that was loaded without TLS, or another host of the domain, has a browser send a cookie of the plain name over TLS too.
+    #[test]
+    fn over_tls_a_session_has_the_name_that_only_its_host_gives() {
+        let mut headers = HeaderMap::new();
+        let line = "countwheel_session=a.b.c; __Host-countwheel_session=e.f.g; __Host-x=y";
+        headers.insert(header::COOKIE, line.parse().unwrap());
+        assert_eq!(shown(&headers, true).collect::<Vec<_>>(), ["e.f.g"]);
+        assert_eq!(
+            shown(&headers, false).collect::<Vec<_>>(),
+            ["a.b.c", "e.f.g"]
+        );
+        let peer = |is_tls| Peer {
+            source: std::net::IpAddr::from([127, 0, 0, 1]).into(),
+            certificate: None,
+            is_tls,
+            counted: std::sync::Arc::default(),
+        };
+        let mut proxied = HeaderMap::new();
+        proxied.insert("x-forwarded-proto", HeaderValue::from_static("HTTPS"));
+        for (headers, is_tls, secure) in [
+            (&headers, false, false),
+            (&headers, true, true),
+            (&proxied, false, true),
+        ] {
+            assert_eq!(is_secure(headers, Some(&peer(is_tls))), secure);
+        }
     }
 }

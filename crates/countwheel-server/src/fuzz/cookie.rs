@@ -126,8 +126,9 @@ pub(super) fn run(input: &[u8]) -> Seen {
     let mut headers = HeaderMap::new();
     headers.append(header::COOKIE, value);
     let (access, known) = (&service.access, &*service.known);
-    let first = session::shown(&headers).next();
-    let found = sessions.shown(&headers, access, known, now);
+    let shown = || session::shown(&headers, false);
+    let first = shown().next();
+    let found = sessions.first(shown(), access, known, now);
     // The first session that counts, wherever it stands: else the first cookie of the name.
     let Some(cookie) = found.as_ref().map(|(cookie, _)| &**cookie).or(first) else {
         return Seen::Refused;

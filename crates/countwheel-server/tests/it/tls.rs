@@ -742,3 +742,68 @@ fn handshakes_take_places_and_make_room() {
     assert!(told.unwrap() >= 32.0, "{told:?}");
     drop(held);
 }
+
+/// Over TLS the cookie of a session had the name that a page without TLS, or of another host of the domain, can give one too.
+#[test]
+fn a_session_over_tls_is_in_a_cookie_that_only_its_host_gives() {
+    let directory = Directory::new();
+    let authority = Authority::new(&directory.0, "ours");
+    let server = start(&directory, &authority.host("shown").flags());
+    let made = r#"{"name":"first","scopes":["admin"]}"#;
+    let made = server.client().json("POST", "/v1/tokens", made).expect(201);
+    let form = format!("token={}&to=/", made["token"].as_str().unwrap());
+    let length = form.len();
+    let address = tls_address(&server);
+    let say = |request: &str| {
+        let mut stream = connect(&address, authority.caller(&[&TLS13], None)).unwrap();
+        stream.get_mut().write_all(request.as_bytes()).unwrap();
+        read_answer(&mut stream, false).unwrap()
+    };
+    let login = |more: &str| {
+        format!(
+            "POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+             content-length: {length}\r\n{more}\r\n{form}"
+        )
+    };
+    let begun = say(&login(""));
+    assert_eq!(begun.status, 303, "{begun:?}");
+    let set = begun.header("set-cookie").unwrap();
+    let (cookie, attributes) = set.split_once(';').unwrap();
+    let session = cookie.strip_prefix("__Host-countwheel_session=").unwrap();
+    assert!(
+        attributes.contains("Secure") && attributes.contains("Path=/;"),
+        "{set}"
+    );
+    assert!(!attributes.contains("Domain"), "{set}");
+    let page = |cookie: &str| {
+        let head = "GET /dead HTTP/1.1\r\nhost: localhost\r\naccept: text/html";
+        say(&format!("{head}\r\ncookie: {cookie}\r\n\r\n"))
+    };
+    assert_eq!(page(cookie).status, 200);
+    // Somebody without TLS gives a browser a session of his own choice, in front of the one of the host or alone.
+    let plain = format!("countwheel_session={session}");
+    assert_eq!(page(&plain).status, 303);
+    assert_eq!(page(&format!("countwheel_session=x; {cookie}")).status, 200);
+    let mut client = server.client();
+    let html = ("accept", "text/html");
+    let answer = client.send("GET", "/dead", &[html, ("cookie", &plain)], b"");
+    assert_eq!(answer.status, 200, "without TLS the name is the plain one");
+    let proxied = [html, ("x-forwarded-proto", "https"), ("cookie", &plain)];
+    assert_eq!(client.send("GET", "/dead", &proxied, b"").status, 303);
+    // A logout has the browser forget the cookie of that name.
+    let key = page(cookie);
+    let key = String::from_utf8(key.body).unwrap();
+    let (_, key) = key.split_once("name=\"form_key\" value=\"").unwrap();
+    let form = format!("form_key={}", key.split('"').next().unwrap());
+    let length = form.len();
+    let out = say(&format!(
+        "POST /logout HTTP/1.1\r\nhost: localhost\r\ncookie: {cookie}\r\ncontent-type: application/x-www-form-urlencoded\r\n\
+         content-length: {length}\r\n\r\n{form}"
+    ));
+    let set = out.header("set-cookie").unwrap();
+    assert!(
+        set.starts_with("__Host-countwheel_session=; Path=/; Max-Age=0;"),
+        "{set}"
+    );
+    assert_eq!(page(cookie).status, 303);
+}
