@@ -23,6 +23,10 @@ use crate::resources::Resources;
 pub(crate) const WRONG_MAX: u32 = 20;
 /// How long that while is.
 pub(crate) const WRONG_FOR: Duration = Duration::from_secs(60);
+/// How many refusals of an address have lines of their own in the log in such a while.
+const REFUSALS_TOLD: u32 = 20;
+/// How much of a path a line of the log has, in bytes.
+const PATH_TOLD_BYTES: usize = 256;
 /// How many addresses are told apart. Those of others are counted together.
 const ADDRESSES_MAX: usize = 4_096;
 
@@ -207,7 +211,10 @@ pub(crate) struct Access {
     /// Whether tokens were there. Once it was closed, the API stays so until the process ends.
     was_closed: AtomicBool,
     open_metrics: bool,
-    wrong: Mutex<Wrong>,
+    /// Tokens that were none.
+    wrong: Mutex<Counted>,
+    /// Requests that were refused to who is known, or comes from elsewhere.
+    refused: Mutex<Counted>,
 }
 
 impl Access {
@@ -218,6 +225,7 @@ impl Access {
             was_closed: AtomicBool::new(false),
             open_metrics: false,
             wrong: Mutex::default(),
+            refused: Mutex::default(),
         }
     }
 
@@ -252,22 +260,37 @@ impl Access {
         }
     }
 
+    /// Counts a refusal of a request of `caller`. How many these are within a while that has begun, and for how long they
+    /// count.
+    pub(super) fn note_refusal(&self, caller: Option<Caller>, now: Instant) -> (u32, Duration) {
+        let (_, count, left) = self.refused.lock().count(caller, now);
+        (count, left)
+    }
+
     /// Whether it is the token that was configured.
     fn is_configured(&self, shown: &str) -> bool {
         self.configured.as_ref().is_some_and(|it| it.is(shown))
     }
 }
 
-/// Wrong tokens, by who has shown them.
+/// What happened within a while, counted by the address that it came from.
 #[derive(Default, Debug)]
-struct Wrong {
+struct Counted {
     since: Option<Instant>,
     by_caller: HashMap<Option<Caller>, u32>,
 }
 
-impl Wrong {
-    /// Counts one more. How many these are by now, and for how long they count.
+impl Counted {
+    /// Counts one more. How many these are by now, and for how long they count. None of the addresses that are counted
+    /// together counts for the others.
     fn note(&mut self, caller: Option<Caller>, now: Instant) -> (u32, Duration) {
+        let (is_alone, count, left) = self.count(caller, now);
+        (if is_alone { count } else { 1 }, left)
+    }
+
+    /// The same, where addresses that are counted together count for each other. The first value is whether the address
+    /// is counted alone.
+    fn count(&mut self, caller: Option<Caller>, now: Instant) -> (bool, u32, Duration) {
         let since = self
             .since
             .filter(|&at| now.saturating_since(at) < WRONG_FOR);
@@ -277,15 +300,15 @@ impl Wrong {
         let since = *self.since.insert(since.unwrap_or(now));
         if self.by_caller.len() >= ADDRESSES_MAX && !self.by_caller.contains_key(&caller) {
             // Addresses that have shown one wrong token make room for those that show more.
-            self.by_caller.retain(|_, count| *count > 1);
+            self.by_caller
+                .retain(|caller, count| caller.is_none() || *count > 1);
         }
         let is_full = self.by_caller.len() >= ADDRESSES_MAX;
         let caller = caller.filter(|_| !is_full || self.by_caller.contains_key(&caller));
         let count = self.by_caller.entry(caller).or_default();
         *count = count.saturating_add(1);
-        // None of those that are counted together is refused for the others.
-        let count = if caller.is_some() { *count } else { 1 };
-        (count, WRONG_FOR.saturating_sub(now.saturating_since(since)))
+        let left = WRONG_FOR.saturating_sub(now.saturating_since(since));
+        (caller.is_some(), *count, left)
     }
 }
 
@@ -328,7 +351,13 @@ pub(super) fn admit(
         }
         false => (None, None),
     };
+    let wanted = wanted.filter(|&it| it != Scope::Metrics || !app.access.open_metrics);
     let admitted = look(app, &known, request, begun_by, wanted)?;
+    if let Some(Err(refused)) = wanted.map(|wanted| admitted.needs(wanted)) {
+        // For the log: whoever is refused is known.
+        request.extensions_mut().insert(admitted);
+        return Err(refused);
+    }
     if is_of_pages {
         let session: Option<String> = session.filter(|_| !matches!(admitted, Identity::Anyone));
         let viewer = Viewer::of(app, &admitted, session.as_deref());
@@ -343,6 +372,7 @@ fn is_of_api(request: &Request<Body>) -> bool {
     path == "/metrics" || path == "/v1" || path.starts_with("/v1/")
 }
 
+/// Who asks. Who lacks the scope is known as well; who shows nothing is somebody only where nothing is wanted.
 fn look(
     app: &App,
     known: &Resources,
@@ -357,10 +387,8 @@ fn look(
     let identity = by_session.or_else(|| identity(app, known, request));
     let is_wrong = identity.is_none() && has_shown;
     let refusal = is_wrong.then(|| wrong(app, request));
-    let wanted = wanted.filter(|&it| it != Scope::Metrics || !app.access.open_metrics);
     match (identity, wanted) {
-        (Some(identity), Some(wanted)) => identity.needs(wanted).map(|()| identity),
-        (Some(identity), None) => Ok(identity),
+        (Some(identity), _) => Ok(identity),
         (None, None) => Ok(Identity::Nobody),
         (None, Some(_)) => Err(refusal.unwrap_or_else(unauthorized)),
     }
@@ -436,6 +464,27 @@ fn wrong(app: &App, request: &Request<Body>) -> Problem {
     }
     let detail = format!("more than {WRONG_MAX} wrong tokens were shown within a minute");
     Problem::new(Code::Overloaded, detail).retry_in(left)
+}
+
+/// Tells the log of a refusal that was counted so: by which token, of which request. After some of an address within a
+/// while, one line says that more of them are counted alone.
+pub(super) fn tell_refusal(
+    (count, left): (u32, Duration),
+    caller: Option<Caller>,
+    (token, method, path): (Option<&str>, &Method, &str),
+) {
+    let address = caller.as_ref().map(tracing::field::display);
+    if count <= REFUSALS_TOLD {
+        let path = &path[..path.floor_char_boundary(PATH_TOLD_BYTES)];
+        tracing::warn!(token, %method, path, address, "a request was refused");
+    } else if count == REFUSALS_TOLD + 1 {
+        tracing::warn!(
+            token,
+            address,
+            ?left,
+            "many requests were refused: more of them are counted alone"
+        );
+    }
 }
 
 #[cfg(test)]
@@ -544,7 +593,7 @@ mod tests {
         let start = Instant::from_nanos(7);
         let later = |seconds| start + Duration::from_secs(seconds);
         let caller = |last: u8| Some(Caller::from(std::net::IpAddr::from([192, 0, 2, last])));
-        let mut wrong = Wrong::default();
+        let mut wrong = Counted::default();
         for count in 1..=30 {
             assert_eq!(wrong.note(caller(1), start).0, count);
         }
@@ -571,5 +620,31 @@ mod tests {
             assert_eq!(wrong.note(Some(address), later(62)).0, 1);
         }
         assert_eq!(wrong.note(caller(7), later(62)).0, 31);
+    }
+
+    /// Lines of the log are bounded for all addresses that are not told apart.
+    #[test]
+    fn refusals_of_addresses_that_are_counted_together_count_for_each_other() {
+        let start = Instant::from_nanos(7);
+        let caller = |number: usize| {
+            let number = u32::try_from(number).unwrap();
+            Some(Caller::from(std::net::IpAddr::from(
+                std::net::Ipv4Addr::from(number),
+            )))
+        };
+        let mut refused = Counted::default();
+        for number in 0..ADDRESSES_MAX {
+            for count in 1..=2 {
+                let counted = refused.count(caller(number), start);
+                assert_eq!(counted, (true, count, WRONG_FOR));
+            }
+        }
+        for count in 1..=REFUSALS_TOLD + 2 {
+            let another = ADDRESSES_MAX + count as usize;
+            let counted = refused.count(caller(another), start);
+            assert_eq!(counted, (false, count, WRONG_FOR));
+        }
+        // A wrong token of one of them refuses none of the others.
+        assert_eq!(refused.note(caller(ADDRESSES_MAX), start), (1, WRONG_FOR));
     }
 }

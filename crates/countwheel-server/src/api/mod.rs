@@ -69,7 +69,7 @@ use self::problem::{Code, Problem};
 use self::snapshots::Snapshots;
 use crate::answered::KeepAnswers;
 use crate::bodies::Bodies;
-use crate::callers::Peer;
+use crate::callers::{Caller, Peer};
 use crate::cluster::Cluster;
 use crate::dashboard;
 use crate::dashboard::session::Sessions;
@@ -840,8 +840,8 @@ async fn around(
         }
         refusal => refusal,
     };
-    let asks = tracing::enabled!(tracing::Level::DEBUG)
-        .then(|| request.extensions().get::<Identity>().cloned());
+    let asks = request.extensions().get::<Identity>().cloned();
+    let caller = request.extensions().get::<Caller>().copied();
     let mut response = match refusal {
         Some(problem) if access::is_page(uri.path()) || uri.path() == access::REVIVE => {
             dashboard::turn_away(&uri, request.headers(), problem)
@@ -862,15 +862,16 @@ async fn around(
     let status = response.status().as_u16();
     let took = app.clock.now().saturating_since(began);
     let peer = peer.as_ref().map(tracing::field::display);
-    let token = asks.flatten();
-    let token = token
-        .as_ref()
-        .and_then(Identity::token)
-        .map(TokenId::as_str);
+    let token = asks.as_ref().and_then(Identity::token);
+    let token = token.map(TokenId::as_str);
     // A token that stands where an id belongs is in no log.
     let path = Some(uri.path())
         .filter(|path| !path.contains("cwt_"))
         .unwrap_or(route);
+    if response.status() == StatusCode::FORBIDDEN {
+        let left = app.access.note_refusal(caller, app.clock.now());
+        access::tell_refusal(left, caller, (token, &method, path));
+    }
     tracing::debug!(request = id, %method, path, status, ?took, peer, token, "request");
     app.requests
         .get_or_create(&RequestLabels {
@@ -949,12 +950,11 @@ fn unadmitted(app: &App, request: &mut Request<Body>) -> Option<Problem> {
     let wanted = access::scope_of(request.method(), request.uri().path());
     match access::admit(app, request, wanted) {
         Ok(identity) => {
-            if identity.is_by_certificate()
-                && let Some(refusal) = for_another_page(request, &app.cors)
-            {
+            let is_by_certificate = identity.is_by_certificate();
+            request.extensions_mut().insert(identity);
+            if is_by_certificate && let Some(refusal) = for_another_page(request, &app.cors) {
                 return Some(refusal);
             }
-            request.extensions_mut().insert(identity);
             wanted.and_then(|_| request::unknown_wishes(request))
         }
         Err(problem) => Some(problem),

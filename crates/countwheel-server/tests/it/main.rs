@@ -27,6 +27,7 @@ mod leftover;
 mod limits;
 mod listening;
 mod login;
+mod logs;
 mod maintenance;
 mod namespaces;
 mod nodes;
