@@ -97,6 +97,8 @@ pub(crate) struct Seen {
     pub(crate) tls: Option<TlsFigures>,
     /// Of a node of a cluster.
     pub(crate) node: Option<NodeFigures>,
+    /// Tokens that count now and end soon.
+    pub(crate) expiring: usize,
 }
 
 /// All metrics as text.
@@ -114,6 +116,7 @@ pub(crate) fn text(
         callers,
         tls,
         node,
+        expiring,
     } = seen;
     let mut registry = Registry::with_prefix("countwheel");
     registry.register("http_requests", "HTTP requests answered", requests.clone());
@@ -128,6 +131,7 @@ pub(crate) fn text(
         oldest_snapshot: timers.oldest_snapshot(),
         scrub,
         callers,
+        expiring,
         overview: overview.unwrap_or_default(),
     }));
     if let Some(tls) = tls {
@@ -199,6 +203,7 @@ struct Engine {
     oldest_snapshot: Option<Duration>,
     scrub: Arc<Progress>,
     callers: Callers,
+    expiring: usize,
     overview: Overview,
 }
 
@@ -421,6 +426,11 @@ impl Collector for Engine {
                 "connections_in_reserve",
                 "Those of them on which only health and metrics are answered",
                 self.callers.places.reserved as u64,
+            ),
+            (
+                "tokens_expiring",
+                "Stored tokens that count now and expire within 7 days",
+                self.expiring as u64,
             ),
             (
                 "event_streams",

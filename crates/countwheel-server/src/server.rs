@@ -30,6 +30,7 @@ use tokio::task::JoinSet;
 
 use crate::VERSION;
 use crate::accept;
+use crate::api::access;
 use crate::api::cors::Origins;
 use crate::api::endpoints::reseal;
 use crate::api::{App, Token, router};
@@ -53,6 +54,7 @@ use crate::places::{Limits, Places};
 use crate::quotas::weight;
 use crate::resources::Catalogue;
 use crate::resources::ceilings::Ceilings;
+use crate::resources::expiring::Notices;
 use crate::resources::flows::DeliveryLimits;
 use crate::resources::loans::{Loans, NodeHere};
 use crate::resources::queue::LONGEST_JOB;
@@ -69,6 +71,8 @@ const FILES_EVERY: Duration = Duration::from_secs(1);
 const DATABASE_EVERY: Duration = Duration::from_secs(10);
 /// How often a node looks at what others have put.
 const SETTINGS_EVERY: Duration = Duration::from_millis(500);
+/// How often it is looked for tokens that end soon.
+const NOTICED_EVERY: Duration = Duration::from_secs(3_600);
 /// How long deliveries may take to end when `dev` stops: nobody misses them.
 const DEV_GRACE: Duration = Duration::from_secs(1);
 const STORE_FAILED: u8 = 3;
@@ -938,6 +942,7 @@ impl Service {
         upkeep.spawn(events.run());
         upkeep.spawn(jobs::run(timers.clone(), Arc::clone(&clock)));
         upkeep.spawn(tally.keep_looking());
+        upkeep.spawn(keep_noticing(Arc::clone(&app)));
         if let Some(tls) = tls {
             upkeep.spawn(keep_certificate(tls, Arc::clone(machine)));
         }
@@ -1158,6 +1163,16 @@ async fn keep_looking(timers: Timers, cluster: Option<Arc<Cluster>>, machine: Ar
             }
         }
         before = troubles.into_iter().map(|trouble| trouble.reason).collect();
+    }
+}
+
+/// Gives notice in the log of tokens that end soon.
+async fn keep_noticing(app: Arc<App>) {
+    let mut notices = Notices::default();
+    loop {
+        let known = access::known(&app);
+        notices.give(&known, app.clock.timestamp(), app.clock.now());
+        tokio::time::sleep(NOTICED_EVERY).await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, header};
 use countwheel_durable::Namespace;
-use countwheel_time::Instant;
+use countwheel_time::{Instant, Timestamp};
 use parking_lot::Mutex;
 
 use super::problem::{Code, Problem};
@@ -17,7 +17,7 @@ use crate::callers::{Caller, Peer};
 use crate::dashboard::login::Viewer;
 use crate::dashboard::session::{self, is_secure};
 use crate::resources::token::{Scope, Shown, StoredToken, TokenId};
-use crate::resources::Resources;
+use crate::resources::{Resources, expiring};
 
 /// How many wrong tokens an address may show in a while.
 pub(crate) const WRONG_MAX: u32 = 20;
@@ -120,6 +120,21 @@ impl Identity {
             Self::Token(_, token, _) => token.namespace.as_ref(),
             _ => None,
         }
+    }
+
+    /// When what whoever it is has shown opens nothing any more, if that is soon: at the end of the token, or of a secret that
+    /// was rotated away.
+    pub(crate) fn ends_soon(&self, now: Timestamp) -> Option<Timestamp> {
+        let Self::Token(_, token, proof) = self else {
+            return None;
+        };
+        let before = token.before.as_ref().filter(|_| match proof {
+            Proof::Secret(hash) => **hash != *token.hash,
+            Proof::Certificate => false,
+        });
+        let ends = [token.expires, before.map(|before| before.until)];
+        let ends = ends.into_iter().flatten().min();
+        ends.filter(|&ends| expiring::is_soon(ends, now))
     }
 
     /// Whether whoever it is may do what wants this scope.
@@ -323,7 +338,7 @@ fn shown(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// What is known of tokens, without a question to a store that is far away.
-fn known(app: &App) -> Arc<Resources> {
+pub(crate) fn known(app: &App) -> Arc<Resources> {
     let known = app.catalogue.current(&app.timers);
     known.unwrap_or_else(|| app.catalogue.known())
 }
@@ -491,6 +506,7 @@ pub(super) fn tell_refusal(
 mod tests {
     use super::*;
     use crate::api::described::operations;
+    use crate::resources::token::Before;
 
     #[test]
     fn each_operation_wants_the_scope_of_what_it_does() {
@@ -646,5 +662,36 @@ mod tests {
         }
         // A wrong token of one of them refuses none of the others.
         assert_eq!(refused.note(caller(ADDRESSES_MAX), start), (1, WRONG_FOR));
+    }
+
+    #[test]
+    fn a_token_that_ends_within_seven_days_says_so_and_so_does_a_secret_rotated_away() {
+        let now = Timestamp::from_micros(1_772_366_400_000_000);
+        let after = |days: u64| Timestamp::from_micros(now.as_micros() + days * 86_400_000_000);
+        let ends = |expires: Option<u64>, until: Option<u64>, hash: &str| {
+            let token = StoredToken {
+                name: "ops".to_owned(),
+                hash: "new".to_owned(),
+                before: until.map(|days| Before {
+                    hash: "old".to_owned(),
+                    until: after(days),
+                }),
+                certificate: None,
+                namespace: None,
+                scopes: vec![Scope::Read],
+                created: now,
+                expires: expires.map(after),
+            };
+            let id = TokenId::new("0123456789ab").unwrap();
+            let asks = Identity::Token(id, Arc::new(token), Proof::Secret(hash.into()));
+            asks.ends_soon(now)
+        };
+        assert_eq!(ends(None, None, "new"), None);
+        assert_eq!(ends(Some(8), None, "new"), None);
+        assert_eq!(ends(Some(7), None, "new"), Some(after(7)));
+        assert_eq!(ends(Some(7), Some(2), "new"), Some(after(7)));
+        assert_eq!(ends(Some(7), Some(2), "old"), Some(after(2)));
+        assert_eq!(ends(None, Some(2), "old"), Some(after(2)));
+        assert_eq!(Identity::Configured.ends_soon(now), None);
     }
 }

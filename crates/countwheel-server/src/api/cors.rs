@@ -96,6 +96,7 @@ impl Origins {
                 header::LOCATION,
                 header::RETRY_AFTER,
                 REPLAYED.clone(),
+                super::TOKEN_EXPIRES.clone(),
                 HeaderName::from_static("x-request-id"),
             ])
             .max_age(KEPT)

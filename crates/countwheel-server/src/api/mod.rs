@@ -91,6 +91,7 @@ use crate::resources::{Catalogue, Resources};
 use crate::roots;
 use crate::scrub::Progress;
 use crate::tally::Tally;
+use crate::time::format_time;
 use crate::tls::{ServerTls, TlsFigures};
 
 /// How long an answer of a service on a database may take: a second longer than what is asked of another node.
@@ -107,6 +108,8 @@ const ALL_METHODS: &str = "GET,HEAD,PUT,PATCH,DELETE,POST";
 pub(crate) const BODY_BYTES: usize = 64 << 20;
 /// For how long a request waits while all timers change hands.
 const HELD_AT_MOST: Duration = Duration::from_secs(15);
+/// The header of an answer to a request by a token that ends soon: when.
+pub(crate) static TOKEN_EXPIRES: HeaderName = HeaderName::from_static("countwheel-token-expires");
 /// How many of `/metrics` are written at a time, beside the reads of the store.
 const METRICS_MAX: usize = 2;
 /// How many tests of endpoints run at a time.
@@ -858,6 +861,14 @@ async fn around(
         response = options(response.headers().get(header::ALLOW).cloned());
     }
     mark(&mut response, &id);
+    let ends = asks
+        .as_ref()
+        .map(|asks| asks.ends_soon(app.clock.timestamp()));
+    if let Some(ends) = ends.flatten()
+        && let Ok(ends) = HeaderValue::from_str(&format_time(ends))
+    {
+        response.headers_mut().insert(TOKEN_EXPIRES.clone(), ends);
+    }
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let status = response.status().as_u16();
     let took = app.clock.now().saturating_since(began);

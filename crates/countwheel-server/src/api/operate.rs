@@ -11,10 +11,11 @@ use countwheel_durable::store::{Durability, StoreError};
 use countwheel_durable::{Health, Trouble};
 use serde::Serialize;
 
-use super::access::Identity;
+use super::access::{self, Identity};
 use super::problem::{Code, Problem};
 use super::{App, answer};
 use crate::metrics::{self, Form, NodeFigures};
+use crate::resources::expiring;
 use crate::resources::token::Scope;
 use crate::time::format_time;
 
@@ -135,6 +136,7 @@ pub(super) async fn metrics(
     let (callers, tls) = (app.callers(), app.tls());
     let wall = app.clock.timestamp();
     let (cluster, troubles) = (app.cluster().cloned(), app.troubles());
+    let expiring = expiring::soon(&access::known(&app), wall).count();
     app.measure(move |timers| {
         // Without the store there are still the numbers of the process.
         let overview = timers.overview(metrics::QUEUES_MAX).ok();
@@ -147,6 +149,7 @@ pub(super) async fn metrics(
             callers,
             tls,
             node,
+            expiring,
         };
         let text = metrics::text(timers, seen, &http, form)
             .map_err(|_| Problem::new(Code::Internal, "the metrics could not be written"))?;

@@ -6,6 +6,7 @@ pub(crate) mod breaker;
 pub(crate) mod ceilings;
 pub(crate) mod cloudevents;
 pub(crate) mod endpoint;
+pub(crate) mod expiring;
 pub(crate) mod failing;
 pub(crate) mod flows;
 pub(crate) mod loans;

@@ -6,6 +6,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
+use crate::logs;
 use crate::support::{
     Answer, Client, Directory, PATIENCE, Server, Target, pause, program, read_answer,
     wait_for_state,
@@ -644,4 +645,58 @@ fn to_write_is_not_to_read() {
     let state = admin.get(TIMER).expect(200)["state"].clone();
     assert_eq!(state, "dead");
     assert_eq!(writer.send("POST", &resend, &[], b"").status, 200);
+}
+
+#[test]
+fn a_token_that_ends_soon_has_notice_in_its_answers_the_metrics_and_the_log() {
+    let directory = Directory::new();
+    let (_, operator) = first(&directory);
+    let (server, _) = logs::start(&directory, &["--log-format", "json"]);
+    let mut admin = with(&server, &operator);
+    let mut token = |name: &str, expires: &str| {
+        let wanted = json!({"name": name, "scopes": ["read"], "expires_in": expires});
+        made(&mut admin, &wanted)
+    };
+    let (soon_id, soon) = token("soon", "6d");
+    let (_, later) = token("later", "8d");
+    let notice = |token: &str, method: &str, path: &str| {
+        let answer = with(&server, token).send(method, path, &[], b"");
+        let notice = answer.header("countwheel-token-expires");
+        (answer.status, notice.map(str::to_owned))
+    };
+    let path = format!("/v1/tokens/{soon_id}");
+    let expires = admin.get(&path).expect(200)["expires"].clone();
+    let expires = expires.as_str().map(str::to_owned);
+    assert!(expires.is_some());
+    assert_eq!(notice(&soon, "GET", "/v1/queues"), (200, expires.clone()));
+    assert_eq!(
+        notice(&soon, "GET", "/v1/queues/none"),
+        (404, expires.clone())
+    );
+    assert_eq!(
+        notice(&soon, "DELETE", "/v1/queues/none"),
+        (403, expires.clone())
+    );
+    assert_eq!(notice(&later, "GET", "/v1/queues"), (200, None));
+    assert_eq!(notice(&operator, "GET", "/v1/queues"), (200, None));
+    assert_eq!(notice("none", "GET", "/v1/queues"), (401, None));
+    let metrics = String::from_utf8(admin.get("/metrics").body).unwrap();
+    let counted = metrics
+        .lines()
+        .find(|line| line.starts_with("countwheel_tokens_expiring"));
+    assert_eq!(counted, Some("countwheel_tokens_expiring 1"));
+    assert!(server.stop().success());
+    // A start looks as well, and once.
+    let (server, log) = logs::start(&directory, &["--log-format", "json"]);
+    server.client().get("/healthz").expect(200);
+    assert!(server.stop().success());
+    let lines = logs::lines_of(&log, "a token expires soon");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let said = &lines[0]["fields"];
+    assert_eq!(
+        (&said["token"], &said["name"]),
+        (&json!(soon_id), &json!("soon"))
+    );
+    assert_eq!(said["expires"].as_str().map(str::to_owned), expires);
+    assert_eq!(lines[0]["level"], "WARN");
 }
