@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
 
-use countwheel_postgres::{PostgresOptions, testing};
+use countwheel_durable::Shards;
+use countwheel_postgres::{PostgresError, PostgresOptions, PostgresStore, testing};
 use countwheel_time::Patience;
 use serde_json::{Value, json};
 
@@ -517,4 +518,234 @@ fn the_quotas_of_a_namespace_are_those_of_all_nodes() {
 )]
 fn pause_between_counts() {
     thread::sleep(Duration::from_millis(200));
+}
+
+/// Pieces of SQL, each of which is a key and the name of a token.
+const PIECES: [&str; 17] = [
+    "'; DROP TABLE public.canary; --",
+    "\"; DROP TABLE public.canary; --",
+    "\\'; DELETE FROM public.canary; --",
+    "') OR ('1'='1",
+    "1; COMMIT; DROP TABLE public.canary",
+    "$$; DROP TABLE public.canary; $$",
+    "$1",
+    "$2::text",
+    "@timer",
+    "@timeline",
+    "E'\\x27'",
+    "\\",
+    "%",
+    "%%",
+    "_",
+    "order_1",
+    "orderx1",
+];
+
+/// A text in a path or a query, each byte of it escaped.
+fn escaped(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// All schemas with a table of ours, and what is in a table that is none of ours.
+fn tables(database: &testing::Server) -> String {
+    const ALL: &str = "SELECT (SELECT string_agg(schemaname || '.' || tablename, ' ' ORDER BY schemaname, tablename) \
+                       FROM pg_tables WHERE schemaname NOT LIKE 'pg\\_%'), \
+                       (SELECT sum(one) FROM public.canary)";
+    database.execute(ALL).unwrap()
+}
+
+/// What goes on in the background, once it has ended.
+fn wait_for_end(mut look: impl FnMut() -> Value) -> Value {
+    let patience = Patience::of(PATIENCE);
+    loop {
+        let seen = look();
+        if !seen["ended"].is_null() {
+            return seen;
+        }
+        assert!(!patience.left().is_zero(), "{seen}");
+        pause();
+    }
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn what_callers_name_is_no_part_of_a_statement() {
+    let database = testing::Server::start(&[]).unwrap();
+    let canary = "CREATE TABLE public.canary AS SELECT 7 AS one";
+    database.execute(canary).unwrap();
+    let node = nodes(&database, 1).remove(0);
+    let before = tables(&database);
+    assert!(
+        before.contains(".timer") && before.contains('7'),
+        "{before}"
+    );
+    let mut client = node.client();
+    // Keys, payloads and headers come back as they were.
+    for piece in PIECES {
+        let path = format!("/v1/queues/sql/timers/{}", escaped(piece));
+        let target = json!({"url": "http://127.0.0.1:1/", "headers": {"x-piece": piece}});
+        let timer = json!({"in": "9d", "target": target, "body": piece});
+        client.json("PUT", &path, &timer.to_string()).expect(201);
+        let shown = client.get(&path).expect(200);
+        assert_eq!(shown["key"], piece);
+        assert_eq!(shown["target"]["headers"]["x-piece"], piece);
+    }
+    let whole = client
+        .get("/v1/queues/sql/timers?limit=1000&bodies=text")
+        .expect(200);
+    for item in whole["items"].as_array().unwrap() {
+        let body: Value = serde_json::from_str(item["body"].as_str().unwrap()).unwrap();
+        assert_eq!(body, item["key"]);
+    }
+    // A prefix is a beginning: no character of it stands for others.
+    let listed = |client: &mut Client, path: &str| {
+        let list = client.get(path).expect(200);
+        let items = list["items"].as_array().unwrap().iter();
+        let keys = items.map(|item| item["key"].as_str().unwrap().to_owned());
+        keys.collect::<BTreeSet<_>>()
+    };
+    let beginning = |prefix: &str| {
+        let keys = PIECES.iter().filter(|piece| piece.starts_with(prefix));
+        keys.map(|&piece| piece.to_owned()).collect::<BTreeSet<_>>()
+    };
+    for prefix in PIECES
+        .into_iter()
+        .chain(["order_", "order", "%_", "'", "$", "\\\\", "@"])
+    {
+        for list in ["/v1/queues/sql/timers", "/v1/timers"] {
+            let path = format!("{list}?limit=1000&prefix={}", escaped(prefix));
+            assert_eq!(
+                listed(&mut client, &path),
+                beginning(prefix),
+                "{path}: {prefix}"
+            );
+        }
+        let answer = client.get(&format!("/v1/timers?queue_prefix={}", escaped(prefix)));
+        let is_none = answer.status == 200 && answer.json()["items"] == json!([]);
+        assert!(is_none || answer.status == 400, "{prefix}: {answer:?}");
+    }
+    for prefix in ["%", "_", "order_", "'; DROP", "$"] {
+        let filter = json!({"prefix": prefix});
+        let wanted = json!({"queue": "sql", "action": "remove", "dry_run": true, "filter": filter});
+        let job = client
+            .json("POST", "/v1/jobs", &wanted.to_string())
+            .expect(202);
+        let path = format!("/v1/jobs/{}", job["id"]);
+        let ended = wait_for_end(|| client.get(&path).expect(200));
+        assert_eq!(
+            ended["matched"],
+            beginning(prefix).len(),
+            "{prefix}: {ended}"
+        );
+    }
+    // Queues and tags have no such characters, but for the one that stands for any other in a pattern.
+    for queue in ["order_1", "orderx1"] {
+        let path = format!("/v1/queues/{queue}/timers/in-{queue}");
+        let timer = json!({"in": "9d", "target": {"url": "http://127.0.0.1:1/"}, "tags": [queue]});
+        client.json("PUT", &path, &timer.to_string()).expect(201);
+    }
+    let only = BTreeSet::from(["in-order_1".to_owned()]);
+    for path in ["/v1/timers?queue_prefix=order_", "/v1/timers?tag=order_1"] {
+        assert_eq!(listed(&mut client, path), only, "{path}");
+    }
+    for piece in PIECES.into_iter().chain(["\0", "a\0b"]) {
+        let piece = escaped(piece);
+        for path in [
+            format!("/v1/queues/{piece}/timers"),
+            format!("/v1/queues/sql/timers?tag={piece}"),
+            format!("/v1/queues/sql/timers?after={piece}"),
+            format!("/v1/timers?state={piece}"),
+            format!("/v1/endpoints/{piece}"),
+            format!("/v1/namespaces/{piece}"),
+            format!("/v1/tokens/{piece}"),
+        ] {
+            let status = client.get(&path).status;
+            let is_name = ["order_1", "orderx1", "_"]
+                .iter()
+                .any(|it| escaped(it) == piece);
+            assert!(
+                matches!(status, 400 | 404) || is_name && status == 200,
+                "{path}: {status}"
+            );
+        }
+    }
+    for key in ["\0", "a\0b", "a\n"] {
+        let path = format!("/v1/queues/sql/timers/{}", escaped(key));
+        let timer = json!({"in": "9d", "target": {"url": "http://127.0.0.1:1/"}});
+        let refused = client.json("PUT", &path, &timer.to_string());
+        assert_eq!(refused.status, 400, "{key:?}");
+    }
+    // A purge removes what begins so, and nothing else.
+    let path = "/v1/queues/sql:purge";
+    client.json("POST", path, r#"{"prefix": "_"}"#).expect(202);
+    wait_for_end(|| client.get("/v1/queues/sql").expect(200)["purge"].clone());
+    let mut left = beginning("");
+    left.remove("_");
+    assert_eq!(
+        listed(&mut client, "/v1/queues/sql/timers?limit=1000"),
+        left
+    );
+    // Settings.
+    let mut names = BTreeSet::new();
+    for piece in PIECES {
+        let wanted = json!({"name": piece, "scopes": ["admin"]});
+        let made = client
+            .json("POST", "/v1/tokens", &wanted.to_string())
+            .expect(201);
+        let shown = format!("Bearer {}", made["token"].as_str().unwrap());
+        client.headers = vec![("authorization".to_owned(), shown)];
+        names.insert(piece.to_owned());
+    }
+    let tokens = client.get("/v1/tokens").expect(200);
+    let tokens = tokens["tokens"].as_array().unwrap().iter();
+    let found = tokens.map(|token| token["name"].as_str().unwrap().to_owned());
+    assert_eq!(found.collect::<BTreeSet<_>>(), names);
+    assert_eq!(tables(&database), before);
+    assert!(node.stop().success());
+}
+
+/// The name of a schema is the one text that stands in statements.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_schema_that_is_a_piece_of_sql_is_refused() {
+    let database = testing::Server::start(&[]).unwrap();
+    let canary = "CREATE TABLE public.canary AS SELECT 7 AS one";
+    database.execute(canary).unwrap();
+    let before = tables(&database);
+    let options = database.fresh();
+    let long = "a".repeat(64);
+    for schema in PIECES
+        .into_iter()
+        .chain(["", "1a", "A", "a b", "a\"b", "ü", &long])
+    {
+        // These are names.
+        if ["order_1", "orderx1", "_"].contains(&schema) {
+            continue;
+        }
+        let mut refused = options.clone();
+        refused.schema = schema.to_owned();
+        for error in [
+            PostgresStore::make(&refused, Shards::ONE).err(),
+            PostgresStore::open(&refused).err(),
+        ] {
+            let is_refused =
+                matches!(&error, Some(PostgresError::Schema { schema: it }) if it == schema);
+            assert!(is_refused, "{schema:?}: {error:?}");
+        }
+        let said = program()
+            .args([
+                "cluster",
+                "init",
+                "--store",
+                &options.url,
+                "--schema",
+                schema,
+            ])
+            .output()
+            .unwrap();
+        assert!(!said.status.success(), "{schema:?}");
+        let said = String::from_utf8(said.stderr).unwrap();
+        assert!(said.contains("is no schema"), "{schema:?}: {said}");
+    }
+    assert_eq!(tables(&database), before);
 }
