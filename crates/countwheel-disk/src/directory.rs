@@ -349,6 +349,10 @@ fn parent_of(directory: &Path) -> &Path {
     }
 }
 
+/// How often a directory is made whose parent others renew meanwhile. Once one of them has made a directory in it, nobody renews
+/// it any more.
+const CREATED_WITHIN: usize = 16;
+
 /// Makes `directory` and what leads to it, each durable.
 pub(super) fn create_directory(
     place: &dyn DirectoryTree,
@@ -356,10 +360,13 @@ pub(super) fn create_directory(
 ) -> Result<(), StoreError> {
     // Another process that makes a store beside may renew a directory on the way just now.
     let is_gone = |error: &StoreError| matches!(error, StoreError::Disk(DiskError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound);
-    match try_create(place, directory) {
-        Err(error) if is_gone(&error) => try_create(place, directory),
-        made => made,
+    for _ in 1..CREATED_WITHIN {
+        match try_create(place, directory) {
+            Err(error) if is_gone(&error) => {}
+            made => return made,
+        }
     }
+    try_create(place, directory)
 }
 
 fn try_create(place: &dyn DirectoryTree, directory: &Path) -> Result<(), StoreError> {
