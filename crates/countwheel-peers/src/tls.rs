@@ -81,6 +81,22 @@ impl FileStamp {
         let found = path.metadata().ok();
         Self(found.map(|found| (found.mtime(), found.mtime_nsec(), found.len(), found.ino())))
     }
+
+    /// Whether there is something else than a regular file at `path`, such as a named pipe: whoever opens that waits until
+    /// somebody writes to it.
+    ///
+    /// ```
+    /// use std::path::Path;
+    ///
+    /// use countwheel_peers::FileStamp;
+    ///
+    /// assert!(FileStamp::is_irregular(Path::new("/dev/null")));
+    /// assert!(!FileStamp::is_irregular(Path::new("/there/is/nothing")));
+    /// ```
+    #[must_use]
+    pub fn is_irregular(path: &Path) -> bool {
+        path.metadata().is_ok_and(|found| !found.is_file())
+    }
 }
 
 /// What was read.
@@ -126,14 +142,19 @@ impl PeerTls {
     pub fn look(&self, host: &str, now: Timestamp) -> bool {
         let shared = &*self.0;
         let stamps = shared.files.stamps();
-        let mut seen = shared.seen.lock();
-        // What is bad may become good without another change: a certificate begins, a key is late.
-        if seen.stamps == stamps && seen.problem.is_none() {
-            return false;
+        {
+            let mut seen = shared.seen.lock();
+            // What is bad may become good without another change: a certificate begins, a key is late.
+            if seen.stamps == stamps && seen.problem.is_none() {
+                return false;
+            }
+            seen.stamps = stamps;
         }
-        seen.stamps = stamps;
-        let read = Certificates::read(&shared.files);
+        // Nobody waits for a disk that does not answer.
+        let read = shared.files.check();
+        let read = read.and_then(|()| Certificates::read(&shared.files));
         let good = read.and_then(|read| read.good_for(host, now).map(|()| read));
+        let mut seen = shared.seen.lock();
         match good {
             Ok(read) => {
                 seen.problem = None;
@@ -209,6 +230,14 @@ impl PeerTls {
 impl Files {
     fn stamps(&self) -> [FileStamp; 3] {
         [&self.certificate, &self.key, &self.ca].map(|path| FileStamp::of(path))
+    }
+
+    fn check(&self) -> Result<(), PeersError> {
+        let mut files = [&self.certificate, &self.key, &self.ca].into_iter();
+        match files.find(|path| FileStamp::is_irregular(path)) {
+            None => Ok(()),
+            Some(path) => Err(file(path, &"it is no regular file")),
+        }
     }
 }
 

@@ -152,14 +152,19 @@ impl ServerTls {
     /// if it cannot be used, all stays as it was. Blocks.
     pub(crate) fn look(&self, now: Timestamp) {
         let stamps = self.files.stamps();
-        let mut seen = self.seen.lock();
-        seen.now = now;
-        // What is bad may become good without another change: a certificate begins.
-        if seen.stamps == stamps && seen.problem.is_none() {
-            return;
+        {
+            let mut seen = self.seen.lock();
+            seen.now = now;
+            // What is bad may become good without another change: a certificate begins.
+            if seen.stamps == stamps && seen.problem.is_none() {
+                return;
+            }
+            seen.stamps = stamps;
         }
-        seen.stamps = stamps;
-        match self.files.read(now) {
+        // No request waits for a disk that does not answer.
+        let read = self.files.check().and_then(|()| self.files.read(now));
+        let mut seen = self.seen.lock();
+        match read {
             Ok(shown) => {
                 let not_after = crate::time::format_time(shown.not_after);
                 let file = self.files.certificate.display();
@@ -248,10 +253,20 @@ impl fmt::Debug for ServerTls {
 }
 
 impl Files {
-    fn stamps(&self) -> Vec<FileStamp> {
+    fn all(&self) -> impl Iterator<Item = &PathBuf> {
         let callers = self.callers.iter().map(|callers| &callers.file);
-        let files = [&self.certificate, &self.key].into_iter().chain(callers);
-        files.map(|file| FileStamp::of(file)).collect()
+        [&self.certificate, &self.key].into_iter().chain(callers)
+    }
+
+    fn stamps(&self) -> Vec<FileStamp> {
+        self.all().map(|file| FileStamp::of(file)).collect()
+    }
+
+    fn check(&self) -> Result<(), BadTls> {
+        match self.all().find(|file| FileStamp::is_irregular(file)) {
+            None => Ok(()),
+            Some(file) => Err(BadTls::new(file, "it is no regular file")),
+        }
     }
 
     fn read(&self, now: Timestamp) -> Result<Shown, BadTls> {
@@ -490,6 +505,14 @@ mod tests {
         tls.look(at("2030-01-01T00:00:00Z"));
         assert_eq!(tls.figures().bad_file, Some(made.files().key));
         assert_eq!(tls.figures().not_after, at("2101-01-01T00:00:00Z"));
+        // A pipe that nobody writes to.
+        let pipe = std::process::Command::new("mkfifo")
+            .arg(made.files().key)
+            .status();
+        assert!(pipe.unwrap().success());
+        tls.look(at("2030-01-01T00:00:00Z"));
+        let trouble = tls.trouble().unwrap().to_string();
+        assert!(trouble.contains("no regular file"), "{trouble}");
     }
 
     #[test]

@@ -571,6 +571,13 @@ fn a_certificate_is_read_again_when_its_file_changes_and_stays_if_it_is_bad() {
     assert!(!look() && tls.problem().is_some());
     fs::remove_file(&pem).unwrap();
     assert!(!look() && tls.problem().is_some());
+    // A pipe that nobody writes to.
+    let made = Command::new("mkfifo").arg(&pem).status();
+    assert!(made.unwrap().success());
+    assert!(!look());
+    let problem = tls.problem().expect("it is a pipe");
+    assert!(problem.contains("no regular file"), "{problem}");
+    fs::remove_file(&pem).unwrap();
     fs::copy(later.path("node.pem"), &pem).unwrap();
     assert!(!tls.look("other.example", soon));
     let problem = tls.problem().expect("it names another host");
