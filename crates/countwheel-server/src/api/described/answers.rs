@@ -49,6 +49,16 @@ const DEAD_REASON: Kind = Kind::Words(&[
 /// Those that are counted and stored.
 const STORED_STATE: Kind = Kind::Words(&["pending", "delivering", "done", "dead"]);
 
+/// The names of quotas, as a refusal says them.
+const QUOTA_NAME: Kind = Kind::Words(&[
+    "timers",
+    "bytes",
+    "queues",
+    "endpoints",
+    "rate",
+    "connections",
+]);
+
 shape!(
     WAS_SET,
     "WasSet",
@@ -1670,18 +1680,7 @@ shape!(
             Kind::Either(&[TEXT, COUNT]),
             "The ceiling that forbids the operation."
         ),
-        may(
-            "quota",
-            Kind::Words(&[
-                "timers",
-                "bytes",
-                "queues",
-                "endpoints",
-                "rate",
-                "connections"
-            ]),
-            "The quota that forbids the operation."
-        ),
+        may("quota", QUOTA_NAME, "The quota that forbids the operation."),
         may(
             "errors",
             Kind::List {
@@ -2231,18 +2230,7 @@ shape!(
             Kind::Either(&[TEXT, COUNT]),
             "The ceiling that forbids the request."
         ),
-        may(
-            "quota",
-            Kind::Words(&[
-                "timers",
-                "bytes",
-                "queues",
-                "endpoints",
-                "rate",
-                "connections"
-            ]),
-            "The quota that forbids the request."
-        ),
+        may("quota", QUOTA_NAME, "The quota that forbids the request."),
         may(
             "errors",
             Kind::List {
