@@ -82,6 +82,8 @@ bugs! {
     DrainTakesSets,
     /// A drain counts from the turn after the one that answered it.
     DrainForgotten,
+    /// A change that wants no other setting changed is done after another.
+    SettingsUnchecked,
     /// What a pause held does not start when the pause ends, but with the next turn.
     PauseEndUnseen,
     /// A flow has as many places as it asks for.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::planted::planted;
 use crate::{Key, NameError};
 
 /// What a setting is called: 1 to 256 bytes of UTF-8 without control characters, otherwise opaque.
@@ -119,6 +120,12 @@ pub enum SettingError {
     /// There is no setting of that name, and the request asked for a version of it.
     #[error("there is no setting of that name")]
     NotFound,
+    /// Some setting has changed since the version of all settings that the request asked for.
+    #[error("the settings have version {}, another than asked for", current.0)]
+    SettingsChanged {
+        /// The last change of any of them.
+        current: SettingsVersion,
+    },
     /// All settings together have at most 16 MiB.
     #[error("all settings have at most {max} bytes together, not {bytes}", max = Settings::MAX_BYTES)]
     TooMany {
@@ -137,6 +144,9 @@ pub enum SettingPrecondition {
     Absent,
     /// It was changed last by this change.
     Version(SettingsVersion),
+    /// No setting at all was changed since this change: what was read of all of them, at that
+    /// [version](Settings::version), still holds.
+    Settings(SettingsVersion),
 }
 
 /// A change of one setting.
@@ -335,6 +345,12 @@ impl SettingsDraft {
             (SettingPrecondition::Version(asked), Some((current, _))) if asked != current => {
                 return Err(SettingError::Changed { current });
             }
+            (SettingPrecondition::Settings(asked), _)
+                if asked != self.version() && !planted!(SettingsUnchecked) =>
+            {
+                let current = self.version();
+                return Err(SettingError::SettingsChanged { current });
+            }
             _ => {}
         }
         let name = change.name.as_str().len();
@@ -354,9 +370,12 @@ impl SettingsDraft {
         }
         self.bytes = Some(bytes);
         self.changes.push(change);
-        Ok(SettingsVersion(
-            self.known.version.0 + self.changes.len() as u64,
-        ))
+        Ok(self.version())
+    }
+
+    /// That of all settings, if nobody else changes one meanwhile.
+    fn version(&self) -> SettingsVersion {
+        SettingsVersion(self.known.version.0 + self.changes.len() as u64)
     }
 
     pub(crate) fn begin(&mut self) {

@@ -1237,6 +1237,29 @@ impl Timers {
         newest.unwrap_or_else(|| self.hub.settings_of_others())
     }
 
+    /// The settings as the store has them, with all that any process has changed; `None` if their version is
+    /// `after`. [`settings`](Self::settings) may be older: a process that gives a shard away forgets what only
+    /// its scheduler had seen. Reads the store; blocks.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use countwheel_durable::store::MemoryStore;
+    /// # use countwheel_durable::{Config, Request, SettingsVersion, SystemClock, Timers, inline};
+    /// # let clock = Arc::new(SystemClock::new());
+    /// # let timers = Timers::open(MemoryStore::new(7), inline(|_| ()), clock, Config::default())?;
+    /// assert_eq!(timers.stored_settings(SettingsVersion::default())?, None);
+    /// timers.call(Request::drain(None, None)?)?;
+    /// let stored = timers.stored_settings(SettingsVersion::default())?.expect("one has changed");
+    /// assert_eq!(timers.stored_settings(stored.version())?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the store could not be read.
+    pub fn stored_settings(&self, after: SettingsVersion) -> Result<Option<Settings>, StoreError> {
+        self.hub.store.settings(after)
+    }
+
     /// Drains a queue, or all of them (`None`): its sets are refused with [`TimerError::Draining`] until
     /// it is [resumed](Self::resume), and [`DrainMode`] says what becomes of its timers. A drain is a
     /// setting of the store: it is durable when this returns, and outlives the process. A second drain

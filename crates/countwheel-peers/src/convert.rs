@@ -161,15 +161,26 @@ impl<'a> WireRequest<'a> {
                 name,
                 value,
                 precondition,
-            } => Self::Configure {
-                name: name.as_str(),
-                value: value.as_deref(),
-                precondition: match *precondition {
+            } => {
+                let (name, value) = (name.as_str(), value.as_deref());
+                let precondition = match *precondition {
                     SettingPrecondition::None => WirePrecondition::None,
                     SettingPrecondition::Absent => WirePrecondition::Absent,
                     SettingPrecondition::Version(version) => WirePrecondition::Version(version.0),
-                },
-            },
+                    SettingPrecondition::Settings(version) => {
+                        return Ok(Self::ConfigureUnchanged {
+                            name,
+                            value,
+                            settings: version.0,
+                        });
+                    }
+                };
+                Self::Configure {
+                    name,
+                    value,
+                    precondition,
+                }
+            }
             Request::Noted { request, note } => {
                 let inner = Self::of(request)?;
                 if matches!(inner, Self::Noted { .. }) {
@@ -308,6 +319,15 @@ impl<'a> WireRequest<'a> {
                         SettingPrecondition::Version(SettingsVersion(version))
                     }
                 },
+            },
+            Self::ConfigureUnchanged {
+                name,
+                value,
+                settings,
+            } => Request::Configure {
+                name: SettingName::new(name)?,
+                value: value.map(<[u8]>::to_vec),
+                precondition: SettingPrecondition::Settings(SettingsVersion(settings)),
             },
             Self::Noted {
                 request,
@@ -789,6 +809,9 @@ impl<'a> WireError<'a> {
             },
             SettingError::Exists { version } => Self::SettingExists { version: version.0 },
             SettingError::Changed { current } => Self::SettingChanged { current: current.0 },
+            SettingError::SettingsChanged { current } => {
+                Self::SettingsChanged { current: current.0 }
+            }
             SettingError::NotFound => Self::SettingNotFound,
             SettingError::TooMany { bytes } => Self::SettingsTooMany {
                 bytes: wide(*bytes),
@@ -905,6 +928,10 @@ impl<'a> WireError<'a> {
             }
             .into(),
             Self::SettingChanged { current } => SettingError::Changed {
+                current: SettingsVersion(current),
+            }
+            .into(),
+            Self::SettingsChanged { current } => SettingError::SettingsChanged {
                 current: SettingsVersion(current),
             }
             .into(),

@@ -122,6 +122,13 @@ pub(crate) enum WireRequest<'a> {
         note: &'a [u8],
         keep: Duration,
     },
+    /// `Configure`, unless any setting has changed since.
+    ConfigureUnchanged {
+        name: &'a str,
+        #[serde(with = "serde_bytes")]
+        value: Option<&'a [u8]>,
+        settings: u64,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -415,6 +422,9 @@ pub(crate) enum WireError<'a> {
     },
     ReceiptMismatch,
     ReceiptPending,
+    SettingsChanged {
+        current: u64,
+    },
 }
 
 /// How many timers are there in these shards?

@@ -21,8 +21,8 @@ use countwheel_durable::store::{Filter, MemoryStore, Shard, Store};
 use countwheel_durable::{
     Attempt, AuditEntry, BatchError, Changed, Config, DrainMode, Due, Effect, Engine, Event, Key,
     Note, Outcome, Precondition, QueueName, Receipt, Record, Request, Response, RetryPolicy,
-    Revision, SetOptions, SettingName, SettingsVersion, Shift, StateKind, Stood, Ticket,
-    TimerError, TimerName, Verdict,
+    Revision, SetOptions, SettingError, SettingName, SettingPrecondition, SettingsVersion, Shift,
+    StateKind, Stood, Ticket, TimerError, TimerName, Verdict,
 };
 use countwheel_time::{Clock, ManualClock, Timestamp};
 
@@ -153,6 +153,8 @@ struct World {
     timers: BTreeMap<u64, Stood>,
     /// The settings in the same way.
     settings: BTreeMap<SettingName, SettingsVersion>,
+    /// That of all settings.
+    version: SettingsVersion,
     keys: u64,
     next_note: u64,
     next_ticket: u64,
@@ -199,6 +201,7 @@ impl World {
             expected: Vec::new(),
             timers: BTreeMap::new(),
             settings: BTreeMap::new(),
+            version: SettingsVersion::default(),
             next_note: 0,
             next_ticket: 0,
             step: 0,
@@ -288,9 +291,10 @@ impl World {
                 name: SettingName::new(format!("setting-{}", self.random.below(3)))
                     .map_err(text)?,
                 value: (!self.random.one_in(3)).then(|| b"value".to_vec()),
-                precondition: match self.random.below(3) {
-                    0 => countwheel_durable::SettingPrecondition::Absent,
-                    _ => countwheel_durable::SettingPrecondition::None,
+                precondition: match self.random.below(6) {
+                    0..2 => SettingPrecondition::Absent,
+                    2 => SettingPrecondition::Settings(self.version),
+                    _ => SettingPrecondition::None,
                 },
             },
         };
@@ -326,7 +330,10 @@ impl World {
             let answer = answer.ok_or("a request is not answered")?;
             match &answer {
                 Ok(response) => self.expect(asked, response, now)?,
-                Err(_) => self.report.refused += u64::from(asked.note.is_some()),
+                Err(error) => {
+                    self.check_refusal(asked, error)?;
+                    self.report.refused += u64::from(asked.note.is_some());
+                }
             }
         }
         // Whatever becomes of the process: the log is as durable as the answers.
@@ -381,8 +388,34 @@ impl World {
         if let Some(settings) = settings.map_err(text)? {
             let known = settings.iter().map(|(name, it)| (name.clone(), it.version));
             self.settings.extend(known);
+            self.version = settings.version();
         }
         Ok(())
+    }
+
+    /// Whether settings have changed, if that is why a request is refused.
+    fn check_refusal(&self, asked: &Asked, error: &TimerError) -> Result<(), String> {
+        let TimerError::Setting(SettingError::SettingsChanged { current }) = error else {
+            return Ok(());
+        };
+        if *current != self.version || self.is_unchanged(asked) {
+            return Err(format!(
+                "{:?} is refused with {error}: the settings have version {:?}",
+                asked.request, self.version
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether no setting has changed that a request wants unchanged.
+    fn is_unchanged(&self, asked: &Asked) -> bool {
+        match &asked.request {
+            Request::Configure {
+                precondition: SettingPrecondition::Settings(version),
+                ..
+            } => *version == self.version,
+            _ => true,
+        }
     }
 
     /// What has to be in the log of a request that was answered so, and how things stand after it.
@@ -392,6 +425,13 @@ impl World {
                 let Response::Configured(configured) = response else {
                     return Err(format!("a change of a setting: {response:?}"));
                 };
+                if !self.is_unchanged(asked) {
+                    return Err(format!(
+                        "{:?} is done, though the settings have version {:?}",
+                        asked.request, self.version
+                    ));
+                }
+                self.version = configured.version;
                 let before = self.settings.remove(name);
                 let after = value.as_ref().map(|_| configured.version);
                 if let Some(version) = after {

@@ -273,7 +273,7 @@ pub fn stage(bug: PlantedBug) -> &'static str {
     if name.starts_with("Receipt") || name == "ReplayAnswersLater" {
         return "receipts";
     }
-    if name.starts_with("Audit") {
+    if name.starts_with("Audit") || name == "SettingsUnchecked" {
         return "audit";
     }
     if name.starts_with("Job") {

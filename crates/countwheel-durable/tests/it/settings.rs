@@ -165,7 +165,7 @@ fn what_was_configured_is_known_at_once_and_after_a_restart() {
 
 #[test]
 fn a_precondition_is_of_the_setting_that_is_there() {
-    use SettingPrecondition::{Absent, None as Any, Version};
+    use SettingPrecondition::{Absent, None as Any, Settings, Version};
     let mut bench = Bench::new();
     let value = Some(&b"x"[..]);
     let refused = |answer| match answer {
@@ -183,7 +183,18 @@ fn a_precondition_is_of_the_setting_that_is_there() {
     let late = bench.ask(configure("a", None, Version(first)));
     assert_eq!(refused(late), SettingError::Changed { current: second });
     version(bench.ask(configure("a", None, Version(second))));
-    version(bench.ask(configure("a", value, Absent)));
+    let last = version(bench.ask(configure("a", value, Absent)));
+    // All settings are as they were, or some has changed: another one, or one that is gone since.
+    let of_all = bench.ask(configure("b", None, Settings(second)));
+    let current = last;
+    assert_eq!(refused(of_all), SettingError::SettingsChanged { current });
+    let last = version(bench.ask(configure("b", None, Settings(last))));
+    let twice = bench.ask_all(vec![
+        configure("d", value, Settings(last)),
+        configure("e", value, Settings(last)),
+    ]);
+    assert_eq!(twice.unwrap_err().index, Some(1));
+    assert_eq!(bench.value("d"), None);
     // In one batch each sees those before it.
     let batch = bench.ask_all(vec![
         configure("c", value, Absent),
