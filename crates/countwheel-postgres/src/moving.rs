@@ -791,6 +791,6 @@ const DECIDE: &str = "WITH m AS ( \
        FROM held h WHERE s.shard = h.shard), \
      n AS (DELETE FROM @node WHERE node = (SELECT token FROM m)), \
      v AS ( \
-       UPDATE @meta SET min_version = 5, away = NULL, settings_version = greatest(settings_version, $5), \
+       UPDATE @meta SET min_version = 5, away = NULL, settings_version = greatest(settings_version + 1, $5), \
          settings_timeline = @timeline WHERE EXISTS (SELECT FROM m)) \
      SELECT EXISTS (SELECT FROM m)";

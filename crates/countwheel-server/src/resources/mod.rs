@@ -212,6 +212,11 @@ impl Resources {
         }
     }
 
+    /// That of all settings.
+    pub(crate) fn version(&self) -> SettingsVersion {
+        self.version
+    }
+
     /// Whether there are tokens: then one has to be shown.
     pub(crate) fn has_tokens(&self) -> bool {
         self.has_tokens
@@ -454,7 +459,11 @@ impl Catalogue {
             let since = looked.map(|at| now.saturating_since(at));
             if since.is_none_or(|since| since >= LOOKED_FOR) {
                 if !timers.owned().is_empty() {
-                    self.look(timers);
+                    let seen = timers.settings();
+                    // The owner that has seen the newest may have given its shard away: what is known stays known.
+                    if seen.version() > self.known().version {
+                        self.learn(timers, &seen);
+                    }
                     *looked = Some(now);
                 } else if since.is_none_or(|since| since >= READ_FOR) {
                     return None;
@@ -464,10 +473,23 @@ impl Catalogue {
         Some(self.known())
     }
 
-    /// What the settings say now. Of a process that owns no shard, this reads the store; blocks.
+    /// What the settings say now. Of a process that owns no shard, and of one whose owners know less than is known, this
+    /// reads the store; blocks.
     pub(crate) fn refresh(&self, timers: &Timers) -> Arc<Resources> {
         let mut looked = self.looked.lock();
-        self.look(timers);
+        let known = self.known().version;
+        let seen = (!timers.owned().is_empty()).then(|| timers.settings());
+        match seen {
+            Some(seen) if seen.version() > known => self.learn(timers, &seen),
+            Some(seen) if seen.version() == known => {}
+            // Versions become smaller where a database has forgotten changes.
+            _ => match timers.stored_settings(known) {
+                Ok(stored) => stored.iter().for_each(|stored| self.learn(timers, stored)),
+                Err(error) => {
+                    tracing::warn!(%error, "the settings cannot be read: what was known stays");
+                }
+            },
+        }
         *looked = Some(self.clock.now());
         drop(looked);
         self.known()
@@ -501,13 +523,10 @@ impl Catalogue {
         *self.known.write() = Arc::new(now);
     }
 
-    fn look(&self, timers: &Timers) {
-        let settings = timers.settings();
+    /// Takes the place of what was known. Only who holds the lock of looks does that.
+    fn learn(&self, timers: &Timers, settings: &Settings) {
         let before = self.known();
-        if settings.version() == before.version {
-            return;
-        }
-        let now = Resources::of(&settings, &before, &self.vault, &self.roots);
+        let now = Resources::of(settings, &before, &self.vault, &self.roots);
         let is_elsewhere = now.places_of_queues() != before.places_of_queues();
         let now = Arc::new(now);
         *self.known.write() = Arc::clone(&now);
