@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::http::uri::{Authority, Scheme};
 use axum::http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header, response};
+use countwheel_durable::store::Shard;
 use countwheel_durable::{
     Attempt, AttemptEnd, AttemptRecord, AttemptResult, Completion, Handler, Outcome,
     Request as Asked, SettingPrecondition, SettingsVersion, Verdict,
@@ -417,7 +418,8 @@ impl Sender {
             None => request,
         };
         let endpoint = endpoint.clone();
-        timers.submit(request, move |answer| match answer {
+        // As all changes of endpoints, so that none is lost to another.
+        timers.submit_at(Shard::ONLY, request, move |answer| match answer {
             Ok(_) => tracing::warn!(%endpoint, %after, "is disabled: every attempt failed"),
             Err(error) => tracing::info!(%endpoint, %error, "is not disabled"),
         });

@@ -989,5 +989,5 @@ async fn replace(
         value: Some(value),
         precondition: SettingPrecondition::Version(version),
     };
-    app.ask::<Configured>(request).await.map(drop)
+    app.ask_first_shard::<Configured>(request).await.map(drop)
 }

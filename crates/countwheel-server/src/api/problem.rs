@@ -576,6 +576,7 @@ impl From<&SettingError> for Problem {
         let (code, revision) = match error {
             SettingError::Exists { version } => (Code::Exists, at(*version)),
             SettingError::Changed { current } => (Code::RevisionMismatch, at(*current)),
+            SettingError::SettingsChanged { .. } => (Code::Conflict, None),
             SettingError::NotFound => (Code::NotFound, None),
             SettingError::ValueTooLong { .. } | SettingError::TooMany { .. } => {
                 (Code::TooLarge, None)

@@ -14,6 +14,9 @@ use super::timers::{TRIES, tagged};
 use super::{App, answer};
 use crate::resources::Resources;
 
+/// In so many tries no other setting may change.
+const TRIES_OF_ALL: usize = TRIES - 4;
+
 /// What a change did.
 pub(super) struct Changed {
     /// The setting's version, or that of all settings if it was removed.
@@ -22,9 +25,9 @@ pub(super) struct Changed {
     pub(super) was_there: bool,
 }
 
-/// Changes a setting to what `make` makes of what is known; `None` removes it. Where the condition names no
-/// revision, a change that comes in between has it tried again. No other change of this process comes between what `make`
-/// looks at and the change.
+/// Changes a setting to what `make` makes of what is known; `None` removes it. A change of any setting, at whatever node,
+/// that comes between what `make` looks at and this change has it tried again. Where other settings change all the time, the
+/// last tries let changes of others come between.
 pub(super) async fn change(
     app: &App,
     name: &SettingName,
@@ -35,37 +38,41 @@ pub(super) async fn change(
 ) -> Result<Changed, Problem> {
     let missing = || Problem::new(Code::NotFound, format!("there is no {what} of that name"));
     let _in_order = app.changes.lock().await;
-    for _ in 0..TRIES {
+    for tried in 0..TRIES {
         let known = app.look().await?;
         let current = version_of(&known);
-        let is_strict = match (condition, current) {
-            (Condition::Engine(Precondition::None), _) | (Condition::Exists, Some(_)) => false,
+        match (condition, current) {
             (Condition::Exists | Condition::Engine(Precondition::Revision(_)), None) => {
                 return Err(missing());
             }
             (Condition::Engine(Precondition::Absent), Some(version)) => {
                 return Err(Problem::from(&SettingError::Exists { version }));
             }
-            (Condition::Engine(Precondition::Revision(asked)), Some(current)) => {
-                if asked != Revision(current.0) {
-                    return Err(Problem::from(&SettingError::Changed { current }));
-                }
-                true
+            (Condition::Engine(Precondition::Revision(asked)), Some(current))
+                if asked != Revision(current.0) =>
+            {
+                return Err(Problem::from(&SettingError::Changed { current }));
             }
-            (Condition::Engine(Precondition::Absent), None) => true,
-        };
+            (Condition::Engine(_) | Condition::Exists, _) => {}
+        }
         let value = make(&known)?;
         let note = app.note_of_setting(name, current, value.as_deref()).await;
         let request = durable::Request::Configure {
             name: name.clone(),
             value,
-            precondition: current.map_or(SettingPrecondition::Absent, SettingPrecondition::Version),
+            // Jobs note their progress in settings. However many there are, a token can be revoked.
+            precondition: match current {
+                _ if tried < TRIES_OF_ALL => SettingPrecondition::Settings(known.version()),
+                None => SettingPrecondition::Absent,
+                Some(current) => SettingPrecondition::Version(current),
+            },
         };
         let request = match note {
             Some(note) => request.noted(note),
             None => request,
         };
-        match app.ask::<Configured>(request).await {
+        // One owner sees all changes in order: others learn of them later.
+        match app.ask_first_shard::<Configured>(request).await {
             Ok(Configured { version, .. }) => {
                 app.look().await?;
                 return Ok(Changed {
@@ -74,9 +81,11 @@ pub(super) async fn change(
                 });
             }
             Err(TimerError::Setting(
-                SettingError::Exists { .. } | SettingError::Changed { .. } | SettingError::NotFound,
-            )) if !is_strict => {}
-            Err(TimerError::Setting(SettingError::NotFound)) => return Err(missing()),
+                SettingError::SettingsChanged { .. }
+                | SettingError::Changed { .. }
+                | SettingError::Exists { .. }
+                | SettingError::NotFound,
+            )) => {}
             Err(error) => return Err(error.into()),
         }
     }

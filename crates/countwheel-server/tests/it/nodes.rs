@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::idempotency::{FAR, QUEUE, is_replayed, post, post_to};
 use crate::sentences::{SENTENCES, client_of, hear};
-use crate::support::{Client, PATIENCE, Server, Target, pause, program};
+use crate::support::{Answer, Client, PATIENCE, Server, Target, pause, program};
 
 fn node(options: &PostgresOptions) -> Server {
     let mut command = program();
@@ -417,6 +417,127 @@ fn a_token_counts_on_all_nodes_until_it_is_revoked() {
         let refused = admin.send("DELETE", &path, &[], b"");
         assert_eq!(refused.problem(), (409, "conflict".into()));
     }
+}
+
+/// Of two changes at two nodes under the same condition, one is done: each node learns of the other's a moment later.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn of_two_changes_of_a_setting_under_one_condition_one_is_done() {
+    const ROUNDS: usize = 12;
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+    let both = |clients: &mut Vec<Client>, path: &str, header: (&str, &str), bodies: [&str; 2]| {
+        at_once(clients, &[header], bodies.map(|body| ("PUT", path, body)))
+    };
+    let endpoint = |name: &str| json!({"url": format!("https://example.com/{name}")}).to_string();
+    let (one, other) = (endpoint("1"), endpoint("2"));
+    let quotas = |timers: u64| json!({"quotas": {"timers": timers}}).to_string();
+    let (few, many) = (quotas(1), quotas(2));
+    let kinds = [
+        ("queues", [r#"{"priority":1}"#, r#"{"priority":2}"#]),
+        ("endpoints", [&*one, &*other]),
+        ("namespaces", [&*few, &*many]),
+    ];
+    for (kind, bodies) in kinds {
+        for round in 0..ROUNDS {
+            let path = format!("/v1/{kind}/s-{round}");
+            let made = both(&mut clients, &path, ("if-none-match", "*"), bodies);
+            let mut statuses: Vec<_> = made.iter().map(|it| it.status).collect();
+            statuses.sort_unstable();
+            assert_eq!(statuses, [201, 412], "{path}: {made:?}");
+            let winner = made.iter().find(|it| it.status == 201).unwrap();
+            let tag = winner.header("etag").unwrap().to_owned();
+            let shown = winner.json();
+            let stored = clients[round % 2].get(&path);
+            assert_eq!(stored.header("etag"), Some(&*tag), "{path}");
+            for part in ["priority", "url", "quotas"] {
+                assert_eq!(stored.json()[part], shown[part], "{path}");
+            }
+            let changed = both(&mut clients, &path, ("if-match", &tag), bodies);
+            let mut statuses: Vec<_> = changed.iter().map(|it| it.status).collect();
+            statuses.sort_unstable();
+            assert_eq!(statuses, [200, 412], "{path}: {changed:?}");
+        }
+    }
+}
+
+/// Whatever two nodes do at the same time: no token outlives its namespace, and a quota of endpoints is exact.
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "another process learns of a token"
+)]
+fn what_a_change_has_looked_at_holds_when_it_is_done() {
+    const ROUNDS: usize = 12;
+    let database = testing::Server::start(&[]).unwrap();
+    let nodes = nodes(&database, 2);
+    let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
+    let first = json!({"name": "operator", "scopes": ["admin"]}).to_string();
+    let json_body = [("content-type", "application/json")];
+    let first = clients[0].send("POST", "/v1/tokens", &json_body, first.as_bytes());
+    assert_eq!(first.status, 201, "{first:?}");
+    let bearer = format!("Bearer {}", first.json()["token"].as_str().unwrap());
+    let bearer = [("authorization", &*bearer)];
+    // The other node knows the token half a second later at the latest.
+    thread::sleep(Duration::from_secs(1));
+    for round in 0..ROUNDS {
+        let namespace = format!("/v1/namespaces/t-{round}");
+        let one = json!({"quotas": {"endpoints": 1}}).to_string();
+        let put = clients[0].send(
+            "PUT",
+            &namespace,
+            &[bearer[0], json_body[0]],
+            one.as_bytes(),
+        );
+        assert_eq!(put.status, 201, "{put:?}");
+
+        let endpoint = json!({"url": "https://example.com/"}).to_string();
+        let paths = ["a", "b"].map(|name| format!("/v1/endpoints/t-{round}%2F{name}"));
+        let asked = [0, 1].map(|at| ("PUT", &*paths[at], &*endpoint));
+        let answers = at_once(&mut clients, &bearer, asked);
+        let mut statuses: Vec<_> = answers.iter().map(|it| it.status).collect();
+        let made = statuses.iter().position(|status| *status == 201).unwrap();
+        statuses.sort_unstable();
+        assert_eq!(statuses, [201, 507], "{namespace}: {answers:?}");
+        let removed = clients[0].send("DELETE", &paths[made], &bearer, b"");
+        assert_eq!(removed.status, 200, "{removed:?}");
+
+        let token = json!({"name": "x", "scopes": ["write"], "namespace": format!("t-{round}")});
+        let token = token.to_string();
+        let (making, removing) = (("POST", "/v1/tokens", &*token), ("DELETE", &*namespace, ""));
+        let answers = at_once(&mut clients, &bearer, [making, removing]);
+        let statuses = [answers[0].status, answers[1].status];
+        assert!(
+            [[201, 409], [404, 200]].contains(&statuses),
+            "{namespace}: {answers:?}"
+        );
+    }
+}
+
+/// What two nodes answer to two requests at the same time: of a method, a path and a body.
+fn at_once(
+    clients: &mut [Client],
+    headers: &[(&str, &str)],
+    asked: [(&str, &str, &str); 2],
+) -> Vec<Answer> {
+    let start = std::sync::Barrier::new(2);
+    let json = ("content-type", "application/json");
+    let headers: Vec<_> = headers.iter().copied().chain([json]).collect();
+    thread::scope(|scope| {
+        let asked = clients.iter_mut().zip(asked);
+        let asked = asked.map(|(client, (method, path, body))| {
+            let (start, headers) = (&start, &headers);
+            scope.spawn(move || {
+                start.wait();
+                client.send(method, path, headers, body.as_bytes())
+            })
+        });
+        let asked: Vec<_> = asked.collect();
+        let answers = asked.into_iter().map(|it| it.join().unwrap());
+        answers.collect()
+    })
 }
 
 /// Sets timers at both nodes in turn until both refuse, more than a count apart. Says how many were made.
