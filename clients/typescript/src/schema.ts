@@ -1216,7 +1216,7 @@ export interface components {
             order?: "newest" | "oldest";
             /** @description Only entries of the token with this id or name, or of this kind of caller. */
             who?: string;
-            /** @description Only entries of this operation, by its operationId. */
+            /** @description Only entries of this operation, by its operationId; of the pages, of `logIn`, `logOut` or `endSessions`. */
             operation?: string;
             /** @description How many a page has. Default: 100. */
             limit?: number;

@@ -32,6 +32,8 @@ const ADDRESSES_MAX: usize = 4_096;
 
 /// Where a form of the pages revives a timer.
 pub(crate) const REVIVE: &str = "/timer/revive";
+/// Where the page of sessions ends some.
+pub(crate) const END_SESSIONS: &str = "/sessions/end";
 
 /// The scope that a request wants, by its method and its path; `None` for what is open to everyone.
 ///
@@ -47,7 +49,7 @@ pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
     if path == REVIVE {
         return Some(Scope::Write);
     }
-    if is_page(path) {
+    if is_page(path) || path == END_SESSIONS {
         return Some(Scope::Read);
     }
     if path != "/v1" && !path.starts_with("/v1/") {
@@ -75,7 +77,15 @@ pub(crate) fn scope_of(method: &Method, path: &str) -> Option<Scope> {
 
 /// Whether a page for the operator is there that names timers or queues.
 pub(crate) fn is_page(path: &str) -> bool {
-    matches!(path, "/" | "/cluster" | "/dead" | "/queue" | "/timer")
+    matches!(
+        path,
+        "/" | "/cluster" | "/dead" | "/queue" | "/sessions" | "/timer"
+    )
+}
+
+/// Whether a form of a page is sent there by who has a session.
+pub(super) fn is_form(path: &str) -> bool {
+    matches!(path, REVIVE | END_SESSIONS)
 }
 
 /// Who asks.
@@ -341,6 +351,19 @@ fn shown(headers: &HeaderMap) -> Option<&str> {
 pub(crate) fn known(app: &App) -> Arc<Resources> {
     let known = app.catalogue.current(&app.timers);
     known.unwrap_or_else(|| app.catalogue.known())
+}
+
+/// Whether another node may have begun the session of a request a moment ago: only the store could tell.
+pub(super) fn may_be_of_new_session(app: &App, request: &Request<Body>) -> bool {
+    let path = request.uri().path();
+    let wanted = scope_of(request.method(), path);
+    if path != "/logout" && (wanted.is_none() || is_of_api(request)) {
+        return false;
+    }
+    let (headers, now) = (request.headers(), app.clock.timestamp());
+    let known = known(app);
+    let mut cookies = session::shown(headers, is_secure(headers, request.extensions().get()));
+    cookies.any(|cookie| app.sessions.may_be_new(cookie, &app.access, &known, now))
 }
 
 /// Who asks, if whoever it is may do what the request wants.

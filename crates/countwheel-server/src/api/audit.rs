@@ -15,7 +15,7 @@ use axum::response::Response;
 use countwheel_durable::store::Cursor;
 use countwheel_durable::{
     AuditEntry, AuditFilter, Changed, Note, QueueName, Request as Asked, SettingName,
-    SettingPrecondition, SettingsVersion, Stood, TimerError, Timers,
+    SettingPrecondition, Settings, SettingsVersion, Stood, TimerError, Timers,
 };
 use countwheel_time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -40,6 +40,13 @@ pub(crate) const LOOKED_AT_MAX: usize = 10_000;
 const PIECE: usize = 1_000;
 /// A value of a setting is shown up to this length, as JSON.
 const VALUE_MAX_BYTES: usize = 256;
+/// What the forms of pages do.
+static OF_PAGES: [(&str, &str); 4] = [
+    (access::REVIVE, operations::REVIVE.id),
+    ("/login", "logIn"),
+    ("/logout", "logOut"),
+    (access::END_SESSIONS, "endSessions"),
+];
 /// What the settings of operations begin with.
 const OPERATION: &str = "operation/";
 /// So many names of a certificate are noted, each up to this length.
@@ -196,7 +203,7 @@ impl Form {
 }
 
 /// A request that may change something, for as long as it is answered.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Asking {
     identity: Identity,
     caller: Option<Caller>,
@@ -249,8 +256,8 @@ impl Asking {
     /// What the table of operations calls it.
     fn operation(&self) -> Option<&'static str> {
         let path = self.uri.path();
-        if path == access::REVIVE {
-            return Some(operations::REVIVE.id);
+        if let Some((_, operation)) = OF_PAGES.iter().find(|(page, _)| *page == path) {
+            return Some(operation);
         }
         let of_method = operations::ALL
             .iter()
@@ -290,6 +297,17 @@ impl Asking {
             ..Form::default()
         }
     }
+}
+
+/// Answers as whoever has shown a token in what was asked for.
+pub(crate) async fn as_login_of<F: Future>(asks: &Identity, answering: F) -> F::Output {
+    let asking = Asking::current().map(|asking| {
+        Arc::new(Asking {
+            identity: asks.clone(),
+            ..Asking::clone(&asking)
+        })
+    });
+    Asking::within(asking, answering).await
 }
 
 /// Whether a path is one of a template of the table of operations.
@@ -391,9 +409,20 @@ impl App {
             None => None,
             Some(version) => {
                 let name = name.clone();
-                let settings = self.read(move |timers| Ok(timers.settings())).await.ok()?;
-                let found = settings.get(&name).filter(|it| it.version == version);
-                found.map(|it| it.value.clone())
+                let read = move |timers: &Timers| {
+                    let value_in = |settings: &Settings| {
+                        let found = settings.get(&name).filter(|it| it.version == version);
+                        found.map(|it| it.value.clone())
+                    };
+                    if let Some(value) = value_in(&timers.settings()) {
+                        return Ok(Some(value));
+                    }
+                    // The owners of this node may have seen less than is known of the store.
+                    let stored = timers.stored_settings(SettingsVersion::default());
+                    let stored = stored.map_err(|error| Problem::from(&error))?;
+                    Ok(stored.as_ref().and_then(value_in))
+                };
+                self.read(read).await.ok()?
             }
         };
         // The request is refused if that is not what is there.
@@ -698,7 +727,15 @@ pub(super) async fn list(State(app): State<Arc<App>>, uri: Uri) -> Result<Respon
             limit: limit.unwrap_or(100),
         },
         who: query.get("who").map(str::to_owned),
-        operation: query.get("operation").map(str::to_owned),
+        operation: query.read(
+            "operation",
+            "an operation of /openapi.json, logIn, logOut or endSessions",
+            |text| {
+                let of_pages = OF_PAGES.iter().map(|(_, operation)| *operation);
+                let mut all = operations::ALL.iter().map(|it| it.id).chain(of_pages);
+                all.any(|it| it == text).then(|| text.to_owned())
+            },
+        )?,
     };
     let canonical = format!(
         "audit {since:?} {until:?} {} {:?} {:?}",

@@ -29,7 +29,7 @@ pub(crate) mod retry;
 pub(crate) mod simulate;
 mod snapshots;
 pub(crate) mod stats;
-mod stored;
+pub(crate) mod stored;
 pub(crate) mod tags;
 pub(crate) mod timers;
 pub(crate) mod tokens;
@@ -831,6 +831,11 @@ async fn around(
     let method = request.method().clone();
     let uri = request.uri().clone();
     let peer = request.extensions().get::<Peer>().cloned();
+    if access::may_be_of_new_session(&app, &request)
+        && let Err(error) = app.look().await
+    {
+        tracing::debug!(?error, "a session of another node is not looked for");
+    }
     let refusal = refusal(&app, &request).or_else(|| unadmitted(&app, &mut request));
     let refusal = match refusal {
         None => {
@@ -846,7 +851,7 @@ async fn around(
     let asks = request.extensions().get::<Identity>().cloned();
     let caller = request.extensions().get::<Caller>().copied();
     let mut response = match refusal {
-        Some(problem) if access::is_page(uri.path()) || uri.path() == access::REVIVE => {
+        Some(problem) if access::is_page(uri.path()) || access::is_form(uri.path()) => {
             dashboard::turn_away(&uri, request.headers(), problem)
         }
         Some(problem) => problem.into_response(),

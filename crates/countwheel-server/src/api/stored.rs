@@ -18,17 +18,17 @@ use crate::resources::Resources;
 const TRIES_OF_ALL: usize = TRIES - 4;
 
 /// What a change did.
-pub(super) struct Changed {
+pub(crate) struct Changed {
     /// The setting's version, or that of all settings if it was removed.
-    pub(super) version: SettingsVersion,
+    pub(crate) version: SettingsVersion,
     /// Whether the setting was there before.
-    pub(super) was_there: bool,
+    pub(crate) was_there: bool,
 }
 
 /// Changes a setting to what `make` makes of what is known; `None` removes it. A change of any setting, at whatever node,
 /// that comes between what `make` looks at and this change has it tried again. Where other settings change all the time, the
 /// last tries let changes of others come between.
-pub(super) async fn change(
+pub(crate) async fn change(
     app: &App,
     name: &SettingName,
     condition: Condition,

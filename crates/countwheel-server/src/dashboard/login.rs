@@ -10,13 +10,14 @@ use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
-use super::session::{cookie, is_secure};
+use super::session::{self, cookie, is_secure};
 use super::{html, refuse};
 use crate::api::access::{self, Identity};
+use crate::api::audit;
 use crate::api::problem::{Code, Problem};
 use crate::api::request::Query;
 use crate::api::{App, is_from_here};
-use crate::callers::Peer;
+use crate::callers::{Caller, Peer};
 use crate::resources::token::{Scope, TokenId};
 
 /// How long a form may be, in bytes.
@@ -31,6 +32,8 @@ pub(crate) struct Viewer {
     pub(crate) may_change: bool,
     /// Whether the API needs a token, which a browser does not show.
     pub(crate) needs_token: bool,
+    /// Whose sessions are those of whoever it is.
+    pub(super) who: Option<String>,
     /// The session that the browser has shown.
     session: Option<String>,
     /// What forms have to say.
@@ -43,10 +46,16 @@ impl Viewer {
         self.session.is_some()
     }
 
+    /// The session that the browser has shown.
+    pub(super) fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
     pub(crate) fn of(app: &App, asks: &Identity, session: Option<&str>) -> Self {
         Self {
             may_change: asks.has(Scope::Write),
             needs_token: !matches!(asks, Identity::Anyone),
+            who: session::who(asks).map(str::to_owned),
             form_key: session.map(|session| app.sessions.form_key(session)),
             session: session.map(str::to_owned),
         }
@@ -57,6 +66,7 @@ impl Viewer {
         Self {
             may_change: true,
             needs_token,
+            who: None,
             session: None,
             form_key: None,
         }
@@ -70,12 +80,25 @@ impl Viewer {
         headers: &HeaderMap,
         body: Body,
     ) -> Result<(), Problem> {
+        if self.session.is_none() {
+            return Ok(());
+        }
+        let form = read(body).await?;
+        let form = Query::of_form(&form, &["form_key"])?;
+        self.is_of_this(app, headers, form.get("form_key"))
+    }
+
+    /// The same of a form that was read.
+    pub(super) fn is_of_this(
+        &self,
+        app: &App,
+        headers: &HeaderMap,
+        form_key: Option<&str>,
+    ) -> Result<(), Problem> {
         let Some(session) = &self.session else {
             return Ok(());
         };
-        let form = read(body).await?;
-        let form = Query::of_form(&form, &["form_key"])?;
-        let said = form.get("form_key").unwrap_or_default();
+        let said = form_key.unwrap_or_default();
         if is_from_here(headers) && app.sessions.is_form_key(session, said) {
             return Ok(());
         }
@@ -99,7 +122,7 @@ impl Viewer {
     }
 }
 
-async fn read(body: Body) -> Result<String, Problem> {
+pub(super) async fn read(body: Body) -> Result<String, Problem> {
     let coming = axum::body::to_bytes(body, FORM_MAX_BYTES);
     let bytes = tokio::time::timeout(FORM_WITHIN, coming).await;
     let late = |_| Problem::new(Code::Timeout, "the form did not come in time");
@@ -126,7 +149,7 @@ fn destination(to: Option<&str>) -> &str {
     to.filter(is_page).unwrap_or("/")
 }
 
-fn go_to(place: &str) -> Response {
+pub(super) fn go_to(place: &str) -> Response {
     let place = HeaderValue::from_str(place).unwrap_or(HeaderValue::from_static("/"));
     (StatusCode::SEE_OTHER, [(header::LOCATION, place)]).into_response()
 }
@@ -137,6 +160,7 @@ pub(crate) fn lead_here(uri: &Uri) -> Response {
     let page = uri.path_and_query().map_or("/", |it| it.as_str());
     let page = match page.strip_prefix(access::REVIVE) {
         Some(query) => format!("/timer{query}"),
+        None if page == access::END_SESSIONS => "/sessions".to_owned(),
         None => page.to_owned(),
     };
     let page = percent_encoding::utf8_percent_encode(&page, percent_encoding::NON_ALPHANUMERIC);
@@ -212,6 +236,13 @@ pub(super) async fn begin(State(app): State<Arc<App>>, mut request: Request<Body
         peer = peer.map(tracing::field::display),
         "a session of the pages begins"
     );
+    let from = request.extensions().get::<Caller>();
+    let from = from.map(ToString::to_string);
+    let storing = app.sessions.store(&app, &session, from, now);
+    if let Err(problem) = audit::as_login_of(&asks, storing).await {
+        let reason = problem.parts().2;
+        tracing::warn!(%reason, "a session is known to this node alone: the store does not take it");
+    }
     keep(go_to(to), Some(&session), &headers, peer)
 }
 
@@ -247,7 +278,14 @@ pub(super) async fn end(
             return refuse(&headers, problem);
         }
         if let Some(session) = &viewer.session {
-            app.sessions.end(session, app.clock.timestamp());
+            let now = app.clock.timestamp();
+            app.sessions.end(session, now);
+            if let (Some(who), Some(nonce)) = (&viewer.who, session::nonce(session))
+                && let Err(problem) = app.sessions.remove(&app, who, Some(nonce), now).await
+            {
+                let reason = problem.parts().2;
+                tracing::warn!(%reason, "a session is ended on this node alone: the store does not take its end");
+            }
         }
     }
     keep(go_to("/login"), None, &headers, request.extensions().get())

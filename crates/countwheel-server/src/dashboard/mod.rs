@@ -11,6 +11,7 @@ pub(crate) mod login;
 mod now;
 mod queue;
 pub(crate) mod session;
+mod sessions;
 pub(crate) mod text;
 mod timer;
 
@@ -48,6 +49,8 @@ pub(crate) fn routes() -> Router<Arc<App>> {
         .route("/queue", get(queue::show))
         .route("/timer", get(timer::show))
         .route(access::REVIVE, post(dead::revive))
+        .route("/sessions", get(sessions::show))
+        .route(access::END_SESSIONS, post(sessions::end))
         .route("/login", get(login::show).post(login::begin))
         .route("/logout", post(login::end))
         .route("/page/style.css", asset("text/css; charset=utf-8", STYLE))

@@ -1,28 +1,41 @@
 //! Sessions of people who look at the pages: a cookie says which token was shown, and until when that counts.
 //!
-//! The cookie is `<who>.<until>.<nonce>.<mac>`, and stored nowhere. The nonce is drawn at each login, so no two logins are one
+//! The cookie is `<who>.<until>.<nonce>.<mac>`. The store has the nonces of the sessions that count, so that a session ends on all
+//! nodes, and people see which of theirs count; where the store takes no change, one node knows them. The nonce is drawn at each login, so no two logins are one
 //! session. The MAC (HMAC-SHA-256) covers the hash of the token too, so a token that is rotated or revoked ends its sessions. Its
 //! key comes from the first key of the operator, which all nodes have; without one it is drawn, and a session ends with the
 //! process. A cookie without a nonce, as versions before had it, is no session.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use axum::http::{HeaderMap, header};
+use countwheel_durable::Precondition;
 use countwheel_time::Timestamp;
 use parking_lot::Mutex;
 use ring::hmac;
 
 use crate::api::access::{Access, Identity, Proof};
+use crate::api::problem::{Code, Problem};
+use crate::api::request::Condition;
+use crate::api::{App, stored};
 use crate::callers::Peer;
 use crate::resources::Resources;
 use crate::resources::sealed::{Vault, hex};
+use crate::resources::sessions::{StoredSession, StoredSessions};
 use crate::resources::token::TokenId;
 
 /// For how long a session counts, in seconds.
 pub(crate) const SESSION_SECONDS: u64 = 12 * 3_600;
 /// How many sessions of a token are known that somebody has ended. Whoever ends more ends all of that token.
 const ENDED_MAX: usize = 256;
+/// How many sessions this node knows that are not stored. One more ends one of them.
+const HERE_MAX: usize = 1_024;
+/// A session that was begun so many seconds ago may not be known to all nodes.
+const NEW_SECONDS: u64 = 5;
+/// How long a login and a logout wait for the store.
+const STORED_WITHIN: Duration = Duration::from_secs(5);
 /// How far a clock may be set back before sessions from before do not count.
 const SET_BACK_SECONDS: u64 = 60;
 /// How many random bytes a session has.
@@ -40,8 +53,15 @@ const CONFIGURED: &str = "-";
 /// Makes sessions, and tells which of them count.
 pub(crate) struct Sessions {
     key: hmac::Key,
-    /// Those that were ended, by who had begun them.
+    /// Those that were ended here, by who had begun them.
     ended: Mutex<BTreeMap<String, Ended>>,
+    /// Those that were begun here and are not stored, by nonce.
+    here: Mutex<BTreeMap<String, Unstored>>,
+}
+
+struct Unstored {
+    who: String,
+    until: u64,
 }
 
 /// Sessions of one token that were ended before their time.
@@ -75,6 +95,7 @@ impl Sessions {
         Self {
             key: hmac::Key::new(hmac::HMAC_SHA256, &key.unwrap_or(drawn)),
             ended: Mutex::default(),
+            here: Mutex::default(),
         }
     }
 
@@ -83,7 +104,7 @@ impl Sessions {
     }
 
     /// The value of the cookie for who has shown a token, another one at each call. `None` for who has shown none, and where
-    /// the system gives no randomness.
+    /// the system gives no randomness. This node alone knows the session until it is [stored](Self::store).
     pub(crate) fn begin(&self, access: &Access, asks: &Identity, now: Timestamp) -> Option<String> {
         let mut nonce = [0; NONCE_BYTES];
         let drawn = getrandom::fill(&mut nonce);
@@ -109,12 +130,18 @@ impl Sessions {
             let before = token.before.as_ref();
             until = until.min(before.map_or(0, |before| seconds(before.until)));
         }
-        let who = match asks {
-            Identity::Token(id, ..) => id.as_str(),
-            Identity::Configured => CONFIGURED,
-            Identity::Anyone | Identity::Nobody => return None,
-        };
+        let who = who(asks)?;
         let covered = covered(who, until, nonce, &access.mark_of(asks)?);
+        let mut here = self.here.lock();
+        here.retain(|_, it| seconds(now) < it.until);
+        if here.len() >= HERE_MAX {
+            here.pop_first();
+        }
+        let unstored = Unstored {
+            who: who.to_owned(),
+            until,
+        };
+        here.insert(nonce.to_owned(), unstored);
         let mac = self.mac("session", &covered);
         Some(format!("{who}.{until}.{nonce}.{}", hex(mac.as_ref())))
     }
@@ -127,12 +154,52 @@ impl Sessions {
         known: &Resources,
         now: Timestamp,
     ) -> Option<Identity> {
+        let (parts, until, asks) = self.verified(cookie, access, known, now)?;
+        let is_stored = self.is_stored(&parts, until, known);
+        let counts = is_stored || self.here.lock().contains_key(parts.nonce);
+        let ended = self.ended.lock();
+        let ended = ended.get(parts.who);
+        let is_ended = ended.is_some_and(|ended| ended.has(parts.mac, until));
+        (counts && !is_ended).then_some(asks)
+    }
+
+    /// Whether another node may have begun this session a moment ago: only the store could tell.
+    pub(crate) fn may_be_new(
+        &self,
+        cookie: &str,
+        access: &Access,
+        known: &Resources,
+        now: Timestamp,
+    ) -> bool {
+        let verified = self.verified(cookie, access, known, now);
+        verified.is_some_and(|(parts, until, _)| {
+            let begun = until.saturating_sub(SESSION_SECONDS);
+            let is_new = seconds(now).abs_diff(begun) <= NEW_SECONDS;
+            is_new && !self.is_stored(&parts, until, known)
+        })
+    }
+
+    fn is_stored(&self, parts: &Parts<'_>, until: u64, known: &Resources) -> bool {
+        let stored = known.sessions(parts.who);
+        let stored = stored.and_then(|stored| stored.get(parts.nonce));
+        stored.is_some_and(|stored| stored.until == until)
+    }
+
+    /// A cookie that was made with the key and is not over, with the second of its end and who has begun it.
+    fn verified<'c>(
+        &self,
+        cookie: &'c str,
+        access: &Access,
+        known: &Resources,
+        now: Timestamp,
+    ) -> Option<(Parts<'c>, u64, Identity)> {
+        let parts = Parts::of(cookie)?;
         let Parts {
             who,
             until,
             nonce,
             mac,
-        } = Parts::of(cookie)?;
+        } = parts;
         // Only what was written: one session has one text, and once ended none that counts.
         let written = until;
         let until = until
@@ -150,9 +217,80 @@ impl Sessions {
         let covered = covered(who, until, nonce, &access.mark_of(&asks)?);
         let text = format!("session\0{covered}");
         hmac::verify(&self.key, text.as_bytes(), &bytes(mac)?).ok()?;
-        let ended = self.ended.lock();
-        let is_ended = ended.get(who).is_some_and(|ended| ended.has(mac, until));
-        (!is_ended).then_some(asks)
+        Some((parts, until, asks))
+    }
+
+    /// Tells all nodes of a session that was begun here, and the next start of this one. The others know it as soon as it is
+    /// shown there.
+    ///
+    /// # Errors
+    /// Those of a change of a setting: then this node alone knows it.
+    pub(crate) async fn store(
+        &self,
+        app: &App,
+        cookie: &str,
+        from: Option<String>,
+        now: Timestamp,
+    ) -> Result<(), Problem> {
+        let parts = Parts::of(cookie).and_then(|it| Some((it.until.parse().ok()?, it)));
+        let Some((until, Parts { who, nonce, .. })) = parts else {
+            return Ok(());
+        };
+        let now = seconds(now);
+        let session = StoredSession {
+            begun: now,
+            until,
+            from,
+        };
+        let make = |known: &Resources| {
+            let before = known.sessions(who).cloned().unwrap_or_default();
+            Ok(before.with(nonce, session.clone(), now).to_value())
+        };
+        change(app, who, make).await?;
+        self.here.lock().remove(nonce);
+        // A login adds one such setting at the most, so there are no more of them than tokens with sessions of late.
+        let known = app.catalogue().known();
+        if let Some(over) = known.over(now) {
+            let make = |known: &Resources| {
+                let before = known.sessions(over).cloned().unwrap_or_default();
+                Ok(before.still(now).to_value())
+            };
+            if let Err(error) = change(app, over, make).await {
+                tracing::debug!(?error, "what is over of sessions stays for now");
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a session of `who` on all nodes; `None` for all of them.
+    ///
+    /// # Errors
+    /// Those of a change of a setting.
+    pub(crate) async fn remove(
+        &self,
+        app: &App,
+        who: &str,
+        nonce: Option<&str>,
+        now: Timestamp,
+    ) -> Result<(), Problem> {
+        self.here
+            .lock()
+            .retain(|it, unstored| unstored.who != who || nonce.is_some_and(|nonce| nonce != it));
+        let known = app.look().await?;
+        let is_stored = match nonce {
+            Some(nonce) => known
+                .sessions(who)
+                .is_some_and(|it| it.get(nonce).is_some()),
+            None => known.sessions(who).is_some(),
+        };
+        if !is_stored {
+            return Ok(());
+        }
+        let make = |known: &Resources| {
+            let before = known.sessions(who).cloned().unwrap_or_default();
+            Ok(before.without(nonce, seconds(now)).to_value())
+        };
+        change(app, who, make).await
     }
 
     /// The first of these cookies that is a session and counts now, with who has begun it. A cookie of the same name that is
@@ -212,7 +350,46 @@ impl Sessions {
     }
 }
 
+/// Changes what is stored of the sessions of `who`.
+async fn change(
+    app: &App,
+    who: &str,
+    make: impl Fn(&Resources) -> Result<Option<Vec<u8>>, Problem>,
+) -> Result<(), Problem> {
+    let name = StoredSessions::setting(who);
+    let name = name.ok_or_else(|| Problem::new(Code::Internal, "no name of sessions"))?;
+    let version = |known: &Resources| known.version_of_sessions(who);
+    let change = stored::change(
+        app,
+        &name,
+        Condition::Engine(Precondition::None),
+        version,
+        "session",
+        make,
+    );
+    let late = |_| Problem::new(Code::Unavailable, "the store does not answer");
+    tokio::time::timeout(STORED_WITHIN, change)
+        .await
+        .map_err(late)??;
+    Ok(())
+}
+
+/// The name of who has shown a token.
+pub(crate) fn who(asks: &Identity) -> Option<&str> {
+    match asks {
+        Identity::Token(id, ..) => Some(id.as_str()),
+        Identity::Configured => Some(CONFIGURED),
+        Identity::Anyone | Identity::Nobody => None,
+    }
+}
+
+/// The nonce of a session, which is its name.
+pub(crate) fn nonce(cookie: &str) -> Option<&str> {
+    Parts::of(cookie).map(|parts| parts.nonce)
+}
+
 /// A cookie, taken apart.
+#[derive(Clone, Copy)]
 struct Parts<'a> {
     who: &'a str,
     until: &'a str,

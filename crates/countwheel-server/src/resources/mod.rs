@@ -15,6 +15,7 @@ pub(crate) mod queue;
 pub(crate) mod route;
 pub(crate) mod rules;
 pub(crate) mod sealed;
+pub(crate) mod sessions;
 pub(crate) mod signature;
 pub(crate) mod statuses;
 pub(crate) mod token;
@@ -42,6 +43,7 @@ use self::failing::Failing;
 use self::namespace::{NAMESPACE, Quotas, StoredNamespace};
 use self::queue::{Mode, Queue};
 use self::sealed::Vault;
+use self::sessions::{SESSIONS, StoredSessions};
 use self::token::{StoredToken, TOKEN, TokenId};
 use crate::api::events::Changed;
 use crate::api::json::{self, Field};
@@ -134,6 +136,8 @@ pub(crate) struct Resources {
     queues: BTreeMap<QueueName, Entry<Queue>>,
     tokens: BTreeMap<TokenId, Entry<StoredToken>>,
     namespaces: BTreeMap<Box<str>, Entry<StoredNamespace>>,
+    /// The sessions of the pages, by who has begun them.
+    sessions: BTreeMap<Box<str>, Entry<StoredSessions>>,
     /// Whether something is stored as a token, whether it can be read or not.
     has_tokens: bool,
     /// Whose certificate has which name.
@@ -193,6 +197,14 @@ impl Resources {
             } else if let Some(name) = text.strip_prefix(NAMESPACE) {
                 let what = StoredNamespace::of_value(&value.value).map(Arc::new);
                 now.namespaces.insert(name.into(), Entry { version, what });
+            } else if let Some(who) = text.strip_prefix(SESSIONS) {
+                let known = before.sessions.get(who);
+                let entry = known.filter(|it| it.version == version).cloned();
+                let entry = entry.unwrap_or_else(|| {
+                    let what = StoredSessions::of_value(&value.value).map(Arc::new);
+                    Entry { version, what }
+                });
+                now.sessions.insert(who.into(), entry);
             }
         }
         now

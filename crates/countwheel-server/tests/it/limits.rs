@@ -13,7 +13,8 @@ use crate::support::{Answer, Client, Directory, Server, output_of_refusal, progr
 const PAGE: &str = include_str!("../../../../docs/limits.md");
 
 /// Rows that other tests hold: these take time, or a receiver.
-const ELSEWHERE: [&str; 36] = [
+const ELSEWHERE: [&str; 37] = [
+    "sessions of a token",
     "jobs of a namespace at a time, but for `default`",
     "tokens of a namespace",
     "namespaces",

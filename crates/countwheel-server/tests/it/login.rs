@@ -42,14 +42,14 @@ fn bury(admin: &mut Client, gone: &Target) {
     wait_for_state(admin, path, "dead");
 }
 
-fn made(admin: &mut Client, scopes: &[&str]) -> (String, String) {
+pub(crate) fn made(admin: &mut Client, scopes: &[&str]) -> (String, String) {
     let body = json!({"name": "t", "scopes": scopes}).to_string();
     let made = admin.json("POST", "/v1/tokens", &body).expect(201);
     let text = |name: &str| made[name].as_str().unwrap().to_owned();
     (text("id"), text("token"))
 }
 
-fn log_in(server: &Server, token: &str, to: &str) -> Answer {
+pub(crate) fn log_in(server: &Server, token: &str, to: &str) -> Answer {
     let form = format!("token={token}&to={to}");
     server
         .client()
@@ -58,7 +58,7 @@ fn log_in(server: &Server, token: &str, to: &str) -> Answer {
 
 /// The cookie that an answer has a browser keep.
 #[track_caller]
-fn cookie(answer: &Answer) -> String {
+pub(crate) fn cookie(answer: &Answer) -> String {
     assert_eq!(answer.status, 303, "{answer:?}");
     let set = answer.header("set-cookie").unwrap();
     for part in ["HttpOnly", "SameSite=Strict", "Path=/", "Max-Age=43200"] {
@@ -68,7 +68,7 @@ fn cookie(answer: &Answer) -> String {
     set.split(';').next().unwrap().to_owned()
 }
 
-fn with(server: &Server, cookie: &str) -> Client {
+pub(crate) fn with(server: &Server, cookie: &str) -> Client {
     let mut client = server.client();
     let headers = [("cookie", cookie), HTML];
     client.headers = headers
@@ -77,12 +77,13 @@ fn with(server: &Server, cookie: &str) -> Client {
     client
 }
 
-fn text(answer: &Answer) -> String {
+pub(crate) fn text(answer: &Answer) -> String {
     String::from_utf8(answer.body.clone()).unwrap()
 }
 
 fn form_key(page: &str) -> String {
-    let (_, rest) = page.split_once("name=\"form_key\" value=\"").unwrap();
+    let found = page.split_once("name=\"form_key\" value=\"");
+    let (_, rest) = found.unwrap_or_else(|| panic!("no form: {page}"));
     rest.split('"').next().unwrap().to_owned()
 }
 
@@ -430,6 +431,21 @@ fn what_is_done_at_the_pages_is_in_the_audit_log() {
         (&entry["before"]["state"], &entry["after"]["state"]),
         (&json!("dead"), &json!("pending"))
     );
+    let begun = shop.admin.get("/v1/audit?operation=logIn").expect(200);
+    let entry = &begun["items"][0];
+    assert_eq!(
+        (&entry["who"]["kind"], &entry["who"]["name"]),
+        (&json!("token"), &json!("t"))
+    );
+    assert_eq!(
+        (&entry["from"], &entry["fields"][0]["before"]),
+        (&json!("127.0.0.1"), &json!(null))
+    );
+    assert!(
+        !begun
+            .to_string()
+            .contains(cookie.split('.').nth(2).unwrap())
+    );
     // A session that came in vain is no session of the entry: this one is of the API.
     let mut both = with(&shop.server, &cookie);
     both.headers.extend(shop.admin.headers.clone());
@@ -437,4 +453,95 @@ fn what_is_done_at_the_pages_is_in_the_audit_log() {
     let newest = shop.admin.get("/v1/audit?limit=1").expect(200);
     assert_eq!(newest["items"][0]["operation"], "pauseQueue");
     assert_eq!(newest["items"][0]["who"].get("session"), None);
+}
+
+/// A key that starts of a service share, and nodes.
+pub(crate) const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
+
+#[track_caller]
+pub(crate) fn log_out(server: &Server, cookie: &str) {
+    let mut browser = with(server, cookie);
+    let form = format!("form_key={}", form_key(&text(&browser.get("/"))));
+    let out = browser.send("POST", "/logout", &[FORM], form.as_bytes());
+    assert_eq!((out.status, out.header("location")), (303, Some("/login")));
+}
+
+/// Which sessions were ended was in memory alone: a start with the same key took them again.
+#[test]
+fn a_logout_is_known_after_a_restart() {
+    let directory = Directory::new();
+    let (data, keys) = (directory.0.join("data"), directory.0.join("keys"));
+    std::fs::write(&keys, KEY).unwrap();
+    let keys = format!("--secret-key-file={}", keys.display());
+    let server = Server::with(&data, &[&keys]);
+    let (_, token) = made(&mut server.client(), &["admin"]);
+    let begin = || cookie(&log_in(&server, &token, "/"));
+    let (ended, other) = (begin(), begin());
+    log_out(&server, &ended);
+    assert!(server.stop().success());
+    let server = Server::with(&data, &[&keys]);
+    assert_eq!(with(&server, &ended).get("/dead").status, 303);
+    assert_eq!(with(&server, &other).get("/dead").status, 200);
+}
+
+/// The sessions on a page, the last one first: what ends each, and the line of it.
+fn sessions(page: &str) -> Vec<(&str, &str)> {
+    let rows = page.split("<tr>").skip(2);
+    let rows = rows.map(|row| {
+        let (_, nonce) = row.split_once("name=\"session\" value=\"").unwrap();
+        (nonce.split('"').next().unwrap(), row)
+    });
+    rows.collect()
+}
+
+#[test]
+fn sessions_are_shown_and_ended_with_the_token_once_more() {
+    let mut shop = shop();
+    let begin = || cookie(&log_in(&shop.server, &shop.token, "/"));
+    let cookies = [begin(), begin(), begin()];
+    let status = |cookie: &str| with(&shop.server, cookie).get("/dead").status;
+    let (_, other) = made(&mut shop.admin, &["admin"]);
+    let of_other = cookie(&log_in(&shop.server, &other, "/"));
+
+    let page = text(&with(&shop.server, &cookies[2]).get("/sessions"));
+    let shown = sessions(&page);
+    assert_eq!(shown.len(), 3, "{page}");
+    assert!(page.contains("127.0.0.1"), "{page}");
+    let this = shown.iter().filter(|(_, row)| row.contains("(this one)"));
+    let this: Vec<_> = this.map(|(nonce, _)| *nonce).collect();
+    assert!(this.len() == 1 && cookies[2].contains(this[0]), "{page}");
+    // Neither the token nor what makes a cookie is there.
+    assert!(!page.contains(&shop.token) && !page.contains(&cookies[2]));
+
+    let end = |cookie: &str, session: &str, token: &str| {
+        let mut browser = with(&shop.server, cookie);
+        let key = form_key(&text(&browser.get("/sessions")));
+        let form = format!("form_key={key}&session={session}&token={token}");
+        browser.send("POST", "/sessions/end", &[FORM], form.as_bytes())
+    };
+    let nonce = |cookie: &str| cookie.split('.').nth(2).unwrap().to_owned();
+    let first = nonce(&cookies[0]);
+    // Not without the token, with a wrong one, or with that of somebody else; not those of somebody else; not by another page.
+    assert_eq!(end(&cookies[2], &first, "").status, 401);
+    assert_eq!(end(&cookies[2], &first, "wrong").status, 401);
+    assert_eq!(end(&cookies[2], &first, &other).status, 403);
+    assert_eq!(end(&cookies[2], &nonce(&of_other), &shop.token).status, 303);
+    let form = format!("session={first}&token={}", shop.token);
+    let forged =
+        with(&shop.server, &cookies[2]).send("POST", "/sessions/end", &[FORM], form.as_bytes());
+    assert_eq!(forged.status, 403);
+    assert_eq!(cookies.each_ref().map(|it| status(it)), [200; 3]);
+    assert_eq!(status(&of_other), 200);
+
+    let ended = end(&cookies[2], &first, &shop.token);
+    assert_eq!(
+        (ended.status, ended.header("location")),
+        (303, Some("/sessions"))
+    );
+    assert_eq!(cookies.each_ref().map(|it| status(it)), [303, 200, 200]);
+    assert_eq!(end(&cookies[2], "all", &shop.token).status, 303);
+    assert_eq!(cookies.each_ref().map(|it| status(it)), [303; 3]);
+    assert_eq!(status(&of_other), 200);
+    let again = cookie(&log_in(&shop.server, &shop.token, "/"));
+    assert_eq!(status(&again), 200);
 }

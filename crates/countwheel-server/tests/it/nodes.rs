@@ -10,29 +10,36 @@ use countwheel_time::Patience;
 use serde_json::{Value, json};
 
 use crate::idempotency::{FAR, QUEUE, is_replayed, post, post_to};
+use crate::login;
 use crate::sentences::{SENTENCES, client_of, hear};
-use crate::support::{Answer, Client, PATIENCE, Server, Target, pause, program};
+use crate::support::{Answer, Client, Directory, PATIENCE, Server, Target, pause, program};
 
-fn node(options: &PostgresOptions) -> Server {
+fn node(options: &PostgresOptions, more: &[&str]) -> Server {
     let mut command = program();
     command
         .args(["serve", "--listen", "127.0.0.1:0", "--lease-ttl", "2s"])
         .args(["--log-level", "error", "--allow-private-targets"])
         .args(["--store", &options.url])
-        .args(["--schema", &options.schema]);
+        .args(["--schema", &options.schema])
+        .args(more);
     Server::spawn(command)
 }
 
 /// The nodes of a cluster, each of which has its share of the shards.
-#[expect(clippy::disallowed_methods, reason = "polls another process")]
 pub(crate) fn nodes(database: &testing::Server, count: usize) -> Vec<Server> {
+    nodes_with(database, count, &[])
+}
+
+/// The same with these arguments as well.
+#[expect(clippy::disallowed_methods, reason = "polls another process")]
+fn nodes_with(database: &testing::Server, count: usize, more: &[&str]) -> Vec<Server> {
     let options = database.fresh();
     let made = program()
         .args(["cluster", "init", "--store", &options.url])
         .args(["--schema", &options.schema])
         .status();
     assert!(made.unwrap().success());
-    let nodes: Vec<_> = (0..count).map(|_| node(&options)).collect();
+    let nodes: Vec<_> = (0..count).map(|_| node(&options, more)).collect();
     let patience = Patience::of(PATIENCE);
     loop {
         let answer = nodes[0].client().get("/v1/cluster/nodes");
@@ -538,6 +545,47 @@ fn at_once(
         let answers = asked.into_iter().map(|it| it.join().unwrap());
         answers.collect()
     })
+}
+
+#[test]
+#[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
+fn a_session_begins_and_ends_at_all_nodes() {
+    let mut database = testing::Server::start(&[]).unwrap();
+    let directory = Directory::new();
+    let keys = directory.0.join("keys");
+    std::fs::write(&keys, login::KEY).unwrap();
+    let keys = format!("--secret-key-file={}", keys.display());
+    let nodes = nodes_with(&database, 2, &[&keys]);
+    let (_, token) = login::made(&mut nodes[0].client(), &["admin"]);
+    let status = |node: usize, cookie: &str| login::with(&nodes[node], cookie).get("/dead").status;
+    let wait_for = |node: usize, cookie: &str, wanted: u16| {
+        let patience = Patience::of(PATIENCE);
+        while status(node, cookie) != wanted {
+            assert!(!patience.left().is_zero(), "{node}: never {wanted}");
+            pause();
+        }
+    };
+    let first = login::cookie(&login::log_in(&nodes[0], &token, "/"));
+    // The other node is open to everybody until it knows the token, and takes its sessions from then on.
+    wait_for(1, "nobody=1", 303);
+    assert_eq!(status(1, &first), 200);
+    for round in 0..10 {
+        let (one, other) = (round % 2, (round + 1) % 2);
+        let begun = login::cookie(&login::log_in(&nodes[one], &token, "/"));
+        assert_eq!((status(other, &begun), status(one, &begun)), (200, 200));
+        login::log_out(&nodes[other], &begun);
+        assert_eq!(status(other, &begun), 303);
+        wait_for(one, &begun, 303);
+    }
+    assert_eq!((status(0, &first), status(1, &first)), (200, 200));
+
+    // Without the database a login works at the node that is asked, and says that no other node knows it.
+    database.crash();
+    let begun = login::cookie(&login::log_in(&nodes[0], &token, "/"));
+    let page = login::with(&nodes[0], &begun).get("/sessions");
+    assert_eq!(page.status, 200);
+    assert!(login::text(&page).contains("this node alone knows it"));
+    assert_eq!(login::with(&nodes[1], &begun).get("/sessions").status, 303);
 }
 
 /// Sets timers at both nodes in turn until both refuse, more than a count apart. Says how many were made.

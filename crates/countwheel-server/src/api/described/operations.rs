@@ -1290,7 +1290,7 @@ pub(crate) static LIST_AUDIT: Operation = Operation {
         parameter(
             "operation",
             Kind::TEXT,
-            "Only entries of this operation, by its operationId.",
+            "Only entries of this operation, by its operationId; of the pages, of `logIn`, `logOut` or `endSessions`.",
         ),
         LIMIT,
         CURSOR,
