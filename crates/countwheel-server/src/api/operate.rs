@@ -54,10 +54,20 @@ impl Degraded {
     }
 }
 
+/// Whether whoever asks may know the names of files, timers and databases.
+fn sees_names(asks: &Identity) -> bool {
+    asks.has(Scope::Read) && asks.namespace().is_none()
+}
+
+/// Why something does not work: `reason`, which may have names, or what is `open` to everyone.
+fn why(asks: &Identity, code: Code, reason: &str, open: &str) -> Problem {
+    Problem::new(code, if sees_names(asks) { reason } else { open })
+}
+
 /// The answer of one that works: `well`, unless something is degraded.
 fn works(app: &App, asks: &Identity, well: &'static str) -> Response {
     let troubles = app.troubles();
-    let with_names = asks.has(Scope::Read) && asks.namespace().is_none();
+    let with_names = sees_names(asks);
     let degraded = troubles.iter();
     let mut degraded: Vec<_> = degraded.map(|one| Degraded::of(one, with_names)).collect();
     if !with_names {
@@ -83,9 +93,12 @@ pub(super) async fn healthz(
     Extension(asks): Extension<Identity>,
 ) -> Result<Response, Problem> {
     match app.timers.health() {
-        Health::Lost(reason) | Health::Failed(reason) => {
-            Err(Problem::new(Code::Unavailable, reason))
-        }
+        Health::Lost(reason) | Health::Failed(reason) => Err(why(
+            &asks,
+            Code::Unavailable,
+            &reason,
+            "the store has failed",
+        )),
         Health::Running | Health::Stopping | Health::Stopped => Ok(works(&app, &asks, "ok")),
     }
 }
@@ -109,15 +122,22 @@ pub(super) async fn readyz(
     Extension(asks): Extension<Identity>,
 ) -> Result<Response, Problem> {
     match app.timers.health() {
-        Health::Lost(reason) | Health::Failed(reason) => {
-            Err(Problem::new(Code::Unavailable, reason))
-        }
+        Health::Lost(reason) | Health::Failed(reason) => Err(why(
+            &asks,
+            Code::Unavailable,
+            &reason,
+            "the store has failed",
+        )),
         Health::Running => {
             if app.cluster().is_some_and(|cluster| !cluster.is_ready()) {
                 let detail = "this node has yet to take its shards";
                 return Err(Problem::new(Code::Unavailable, detail));
             }
-            let away = |error: StoreError| Problem::new(Code::StoreUnavailable, error.to_string());
+            let who = asks.clone();
+            let away = move |error: StoreError| {
+                let open = "the store is not reached";
+                why(&who, Code::StoreUnavailable, &error.to_string(), open)
+            };
             app.measure(move |timers| timers.reach().map_err(away))
                 .await?;
             Ok(works(&app, &asks, "ready"))

@@ -13,6 +13,13 @@ fn a_store_without_room_is_degraded_and_says_when_to_ask_again() {
     let directory = Directory::new();
     let server = Server::start(&directory.0.join("data"));
     let mut client = server.client();
+    let token = json!({"name": "operator", "scopes": ["admin"]}).to_string();
+    let token = client.json("POST", "/v1/tokens", &token).expect(201);
+    let bearer = format!("Bearer {}", token["token"].as_str().unwrap());
+    client.headers = vec![("authorization".to_owned(), bearer)];
+    // Without room for files nobody can connect.
+    let mut anyone = server.client();
+    anyone.get("/healthz").expect(200);
     let limit = |to| {
         let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap());
         prlimit(pid, Resource::Nofile, to).unwrap()
@@ -45,6 +52,10 @@ fn a_store_without_room_is_degraded_and_says_when_to_ask_again() {
         let why = &status["degraded"][0];
         assert_eq!(why["reason"], "disk_full", "{status}");
         assert!(why["since"].is_string() && why["detail"].is_string());
+        // Everyone else learns of it without the names of files.
+        let open = anyone.get(path).expect(200);
+        let open = open["degraded"][0].as_object().unwrap();
+        assert_eq!(open.keys().collect::<Vec<_>>(), ["reason", "since"]);
     }
     let page = |client: &mut Client| String::from_utf8(client.get("/").body).unwrap();
     let told = client.get("/healthz").expect(200);
