@@ -236,12 +236,12 @@ impl Sessions {
         let Some((until, Parts { who, nonce, .. })) = parts else {
             return Ok(());
         };
-        let now = seconds(now);
         let session = StoredSession {
-            begun: now,
+            begun: now.as_micros(),
             until,
             from,
         };
+        let now = seconds(now);
         let make = |known: &Resources| {
             let before = known.sessions(who).cloned().unwrap_or_default();
             Ok(before.with(nonce, session.clone(), now).to_value())

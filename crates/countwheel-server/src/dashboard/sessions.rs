@@ -51,12 +51,7 @@ async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<SessionsPage, Prob
     Query::of(uri, &[])?;
     let known = app.look().await?;
     let now = app.clock.timestamp();
-    let at = |seconds: u64| {
-        When::of(
-            Timestamp::from_micros(seconds.saturating_mul(1_000_000)),
-            now,
-        )
-    };
+    let at = |micros| When::of(Timestamp::from_micros(micros), now);
     let this = viewer.session().and_then(session::nonce);
     let stored = viewer.who.as_deref().and_then(|who| known.sessions(who));
     let all = stored.iter().flat_map(|stored| stored.iter());
@@ -66,7 +61,7 @@ async fn page(app: &App, viewer: Viewer, uri: &Uri) -> Result<SessionsPage, Prob
     let sessions = counting.into_iter().map(|(nonce, it)| Row {
         nonce: nonce.to_owned(),
         begun: at(it.begun),
-        until: at(it.until),
+        until: at(it.until.saturating_mul(1_000_000)),
         from: it.from.clone().unwrap_or_default(),
         is_this: this == Some(nonce),
     });

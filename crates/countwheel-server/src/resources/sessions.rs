@@ -14,11 +14,12 @@ pub(crate) const SESSIONS_MAX: usize = 32;
 /// The version of the stored form.
 const FORMAT: u32 = 1;
 
-/// One session. Times are seconds since 1970.
+/// One session.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct StoredSession {
+    /// In microseconds since 1970: several may begin within a second.
     pub(crate) begun: u64,
-    /// It counts before that second.
+    /// It counts before that second since 1970.
     pub(crate) until: u64,
     /// The address from which it was begun, if that is known.
     pub(crate) from: Option<String>,
@@ -122,7 +123,7 @@ mod tests {
 
     fn session(begun: u64) -> StoredSession {
         StoredSession {
-            begun,
+            begun: begun * 1_000_000,
             until: begun + 100,
             from: Some("192.0.2.1".to_owned()),
         }
@@ -132,14 +133,18 @@ mod tests {
     fn what_is_stored_of_a_token_is_bounded_and_ends_with_its_sessions() {
         let mut all = StoredSessions::default();
         for number in 0..=SESSIONS_MAX as u64 {
-            all = all.with(&format!("{number:032x}"), session(NOW + number), NOW);
+            // Begun within a second, and the last one before the others in the order of nonces.
+            let mut session = session(NOW);
+            session.begun += number;
+            let nonce = SESSIONS_MAX as u64 - number;
+            all = all.with(&format!("{nonce:032x}"), session, NOW);
             let value = all.to_value().unwrap();
             assert!(value.len() < 8 << 10);
             assert_eq!(StoredSessions::of_value(&value).as_ref(), Some(&all));
         }
         // The first one has made room for the last one.
         assert_eq!(all.iter().count(), SESSIONS_MAX);
-        let nonce = |number: usize| format!("{number:032x}");
+        let nonce = |number: usize| format!("{:032x}", SESSIONS_MAX - number);
         assert!(all.get(&nonce(0)).is_none() && all.get(&nonce(SESSIONS_MAX)).is_some());
         let left = all.without(Some(&nonce(1)), NOW);
         assert!(left.get(&nonce(1)).is_none() && left.get(&nonce(2)).is_some());

@@ -261,6 +261,7 @@ fn demand_others(browser: &mut Browser, axe: &str, base: &str, directory: &Direc
         ("empty", "/"),
         ("empty-dead", "/dead"),
         ("empty-queue", "/queue?name=q"),
+        ("sessions", "/sessions"),
     ] {
         browser.open(&format!("{base}{path}"));
         demand_sound(browser, axe, name, Theme::Dark);
@@ -268,7 +269,15 @@ fn demand_others(browser: &mut Browser, axe: &str, base: &str, directory: &Direc
     }
     browser.click_through("header button");
     assert_eq!(browser.run(title), "Login");
-    browser.open(&format!("{base}/"));
+    browser.open(&format!("{base}/sessions"));
+    assert_eq!(browser.run(title), "Login");
+
+    let show_token = "document.querySelector('#token').value = 's3cret';";
+    browser.run(show_token);
+    browser.click_through("main button");
+    assert_eq!(browser.run(title), "Sessions of this token: 1");
+    browser.run(show_token);
+    browser.click_through("button[value=all]");
     assert_eq!(browser.run(title), "Login");
 }
 
