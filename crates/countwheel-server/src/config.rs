@@ -216,6 +216,10 @@ pub struct Listening {
     /// Certificates (PEM) that those of callers have to come from
     #[arg(long, value_name = "FILE", requires = "listen_tls")]
     pub tls_client_ca: Option<PathBuf>,
+    /// Lists (PEM) of certificates of callers that are revoked, one of each authority at least; read again when the
+    /// file changes
+    #[arg(long, value_name = "FILE", requires = "tls_client_ca")]
+    pub tls_client_crl: Option<PathBuf>,
     /// Whether callers have to show a certificate
     #[arg(
         long,
@@ -276,6 +280,7 @@ impl Listening {
         }
         let callers = self.tls_client_ca.clone().map(|file| CallersCa {
             file,
+            revoked: self.tls_client_crl.clone(),
             is_required: self.tls_client_auth == ClientAuth::Required,
         });
         Ok(Some(tls::Files {

@@ -1,6 +1,7 @@
 //! TLS on the listening side: the certificate that callers are shown, while its files change, and the certificates of
 //! callers.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,18 +13,20 @@ use countwheel_peers::FileStamp;
 use countwheel_time::Timestamp;
 use parking_lot::{Mutex, RwLock};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::{TLS12, TLS13};
 use rustls::{RootCertStore, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use x509_cert::Certificate;
+use x509_cert::crl::CertificateList;
 use x509_cert::der::Decode;
 use x509_cert::der::asn1::{ObjectIdentifier, PrintableStringRef, Utf8StringRef};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
+use x509_cert::time::Time;
 
 use crate::callers::CertificateName;
 use crate::roots;
@@ -40,7 +43,7 @@ const HTTP_1: &[u8] = b"http/1.1";
 /// The common name, in the subject of a certificate (RFC 5280).
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// Why a certificate, its key or the authorities of callers cannot be used.
+/// Why a certificate, its key, or the authorities or revocation lists of callers cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}: {problem}", file.display())]
 pub struct BadTls {
@@ -72,6 +75,8 @@ pub(crate) struct Files {
 pub(crate) struct CallersCa {
     /// The authorities that they come from.
     pub(crate) file: PathBuf,
+    /// The lists of those that are revoked. With them a certificate counts only if a list of its authority is there.
+    pub(crate) revoked: Option<PathBuf>,
     /// Whether a caller without one is refused.
     pub(crate) is_required: bool,
 }
@@ -98,6 +103,8 @@ struct Seen {
 struct Shown {
     config: Arc<ServerConfig>,
     not_after: Timestamp,
+    /// When the first of the revocation lists in this file ends: from then on callers of its authority are refused.
+    lists_end: Option<(PathBuf, Timestamp)>,
 }
 
 /// What the operator sees of it.
@@ -185,11 +192,14 @@ impl ServerTls {
 
     /// What is wrong with it, while everything goes on.
     pub(crate) fn trouble(&self) -> Option<Trouble> {
-        let not_after = self.current.read().not_after;
+        let shown = Arc::clone(&self.current.read());
         let seen = self.seen.lock();
-        let ended = (seen.now > not_after).then(|| {
-            let ended = crate::time::format_time(not_after);
-            BadTls::new(&self.files.certificate, format!("it ended at {ended}"))
+        let lists = shown.lists_end.as_ref().map(|(file, end)| (file, *end));
+        let ends = [Some((&self.files.certificate, shown.not_after)), lists];
+        let ended = ends.into_iter().flatten().find(|(_, end)| seen.now > *end);
+        let ended = ended.map(|(file, end)| {
+            let ended = crate::time::format_time(end);
+            BadTls::new(file, format!("it ended at {ended}"))
         });
         let BadTls { file, problem } = seen.problem.clone().or(ended)?;
         Some(Trouble::new(
@@ -254,7 +264,9 @@ impl fmt::Debug for ServerTls {
 
 impl Files {
     fn all(&self) -> impl Iterator<Item = &PathBuf> {
-        let callers = self.callers.iter().map(|callers| &callers.file);
+        let callers = self.callers.iter();
+        let callers =
+            callers.flat_map(|callers| std::iter::once(&callers.file).chain(&callers.revoked));
         [&self.certificate, &self.key].into_iter().chain(callers)
     }
 
@@ -295,19 +307,31 @@ impl Files {
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13, &TLS12])
             .map_err(|error| bad(error.to_string()))?;
+        let mut lists_end = None;
         let config = match &self.callers {
             None => config.with_no_client_auth(),
             Some(callers) => {
-                let bad = |problem| BadTls::new(&callers.file, problem);
+                let bad = |problem: String| BadTls::new(&callers.file, problem);
                 let mut roots = RootCertStore::empty();
                 roots::add(&mut roots, &callers.file).map_err(bad)?;
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                let verifier = match callers.is_required {
+                let mut verifier = match callers.is_required {
                     true => verifier,
                     false => verifier.allow_unauthenticated(),
                 };
-                let verifier = verifier.build().map_err(|error| bad(error.to_string()))?;
+                if let Some(file) = &callers.revoked {
+                    let (lists, end) = revocation_lists(file, now)?;
+                    verifier = verifier.with_crls(lists).enforce_revocation_expiration();
+                    lists_end = Some((file.clone(), end));
+                }
+                let verifier = verifier.build().map_err(|error| match error {
+                    VerifierBuilderError::InvalidCrl(error) => {
+                        let file = callers.revoked.as_ref().unwrap_or(&callers.file);
+                        BadTls::new(file, rustls::Error::from(error).to_string())
+                    }
+                    error => bad(error.to_string()),
+                })?;
                 config.with_client_cert_verifier(verifier)
             }
         };
@@ -330,6 +354,7 @@ impl Files {
         Ok(Shown {
             config: Arc::new(config),
             not_after,
+            lists_end,
         })
     }
 }
@@ -341,11 +366,43 @@ fn parsed(certificate: &CertificateDer<'_>) -> Result<Certificate, String> {
 /// From when to when a certificate is good.
 fn validity(certificate: &CertificateDer<'_>) -> Result<(Timestamp, Timestamp), String> {
     let validity = parsed(certificate)?.tbs_certificate.validity;
-    let at = |time: x509_cert::time::Time| {
-        let micros = u64::try_from(time.to_unix_duration().as_micros()).unwrap_or(u64::MAX);
-        Timestamp::from_micros(micros)
-    };
-    Ok((at(validity.not_before), at(validity.not_after)))
+    Ok((
+        timestamp(validity.not_before),
+        timestamp(validity.not_after),
+    ))
+}
+
+fn timestamp(time: Time) -> Timestamp {
+    let micros = u64::try_from(time.to_unix_duration().as_micros()).unwrap_or(u64::MAX);
+    Timestamp::from_micros(micros)
+}
+
+/// The revocation lists of a file in PEM, one at least, and when the first of them ends.
+fn revocation_lists(
+    file: &Path,
+    now: Timestamp,
+) -> Result<(Vec<CertificateRevocationListDer<'static>>, Timestamp), BadTls> {
+    let bad = |problem: String| BadTls::new(file, problem);
+    let read = std::fs::read(file).map_err(|error| bad(error.to_string()))?;
+    let mut lists = Vec::new();
+    for list in CertificateRevocationListDer::pem_slice_iter(&read) {
+        let list = list.map_err(|error| bad(error.to_string()))?;
+        let parsed = CertificateList::from_der(&list)
+            .map_err(|error| bad(format!("the revocation list: {error}")))?;
+        let parsed = parsed.tbs_cert_list;
+        let end = parsed.next_update.map(timestamp);
+        let end = end.ok_or_else(|| bad("the revocation list says no end".to_owned()))?;
+        if now >= end {
+            let ended = crate::time::format_time(end);
+            return Err(bad(format!("the revocation list ended at {ended}")));
+        }
+        lists.push((timestamp(parsed.this_update), end, list));
+    }
+    // Of several lists of an authority the first one counts.
+    lists.sort_by_key(|(begins, ..)| Reverse(*begins));
+    let end = lists.iter().map(|(_, end, _)| *end).min();
+    let end = end.ok_or_else(|| bad("it has no revocation list in PEM".to_owned()))?;
+    Ok((lists.into_iter().map(|(.., list)| list).collect(), end))
 }
 
 /// The names of a certificate: those of hosts and the URIs among its alternative names, else the common name of its
@@ -447,7 +504,10 @@ pub(crate) mod testing {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+    use rcgen::{
+        CertificateParams, CertificateRevocationListParams, DnType, Issuer, KeyIdMethod, KeyPair,
+        SanType, date_time_ymd,
+    };
 
     use super::testing::{Made, at};
     use super::*;
@@ -474,6 +534,46 @@ mod tests {
         let trouble = tls.trouble().unwrap().to_string();
         assert!(trouble.starts_with("tls_certificate: "), "{trouble}");
         assert!(trouble.contains("it ended at 2100-01-01"), "{trouble}");
+    }
+
+    #[test]
+    fn a_revocation_list_counts_by_the_time_that_it_is_told() {
+        let made = Made::new();
+        let issuer = Issuer::new(CertificateParams::default(), KeyPair::generate().unwrap());
+        let list = |begins, ends| {
+            let list = CertificateRevocationListParams {
+                this_update: date_time_ymd(begins, 1, 1),
+                next_update: date_time_ymd(ends, 1, 1),
+                crl_number: 1.into(),
+                issuing_distribution_point: None,
+                revoked_certs: Vec::new(),
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            list.signed_by(&issuer).unwrap()
+        };
+        let file = made.directory.path().join("lists.pem");
+        let (older, newer) = (list(2_020, 2_040), list(2_021, 2_030));
+        let both = older.pem().unwrap() + &newer.pem().unwrap();
+        std::fs::write(&file, both).unwrap();
+        let (lists, end) = revocation_lists(&file, at("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(lists, [newer.der().clone(), older.der().clone()]);
+        assert_eq!(end, at("2030-01-01T00:00:00Z"));
+        let mut files = made.files();
+        files.callers = Some(CallersCa {
+            file: files.certificate.clone(),
+            revoked: Some(file.clone()),
+            is_required: true,
+        });
+        let bad = ServerTls::read(files.clone(), end).unwrap_err();
+        assert_eq!(bad.file, file);
+        assert!(bad.to_string().contains("ended at 2030-01-01"), "{bad}");
+        let tls = ServerTls::read(files, at("2029-12-31T23:59:59Z")).unwrap();
+        tls.look(end);
+        assert!(tls.trouble().is_none());
+        tls.look(end + Duration::from_secs(1));
+        let trouble = tls.trouble().unwrap().to_string();
+        assert!(trouble.contains("lists.pem"), "{trouble}");
+        assert!(trouble.contains("it ended at 2030-01-01"), "{trouble}");
     }
 
     #[test]

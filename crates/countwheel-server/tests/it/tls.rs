@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
+    KeyIdMethod, KeyPair, RevokedCertParams, SanType, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -82,6 +83,32 @@ impl Authority {
         fs::write(&signed.certificate, certificate.pem()).unwrap();
         fs::write(&signed.key, key.serialize_pem()).unwrap();
         signed
+    }
+
+    /// A certificate with that serial number.
+    fn numbered(&self, serial: u64) -> Signed {
+        self.sign(&format!("caller-{serial}"), |params| {
+            params.serial_number = Some(serial.into());
+        })
+    }
+
+    /// A revocation list (PEM) of that year with these serial numbers, which ends with the year `ends`.
+    fn list(&self, begins: i32, ends: i32, serials: &[u64]) -> String {
+        let revoked = serials.iter().map(|&serial| RevokedCertParams {
+            serial_number: serial.into(),
+            revocation_time: date_time_ymd(begins, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(begins, 1, 1),
+            next_update: date_time_ymd(ends, 12, 31),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.issuer).unwrap().pem().unwrap()
     }
 
     fn roots(&self) -> RootCertStore {
@@ -182,6 +209,15 @@ fn status(address: &str, config: ClientConfig) -> Result<u16, String> {
     answer
         .map(|answer| answer.status)
         .ok_or_else(|| "closed".to_owned())
+}
+
+/// The alert with which a handshake is refused.
+fn alert(address: &str, config: ClientConfig) -> String {
+    match connect(address, config) {
+        Err(error) => error.to_string(),
+        // In TLS 1.3 a caller is done before its certificate is verified.
+        Ok(mut stream) => stream.fill_buf().unwrap_err().to_string(),
+    }
 }
 
 /// The samples of a metric, by the name with its labels.
@@ -442,11 +478,37 @@ fn a_start_with_a_certificate_that_is_no_good_is_refused() {
     let (code, said) = refused(&good.certificate, &good.key, &[ca]);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&name(&text)), "{said}");
+    let ca = format!("--tls-client-ca={}", name(&authority.file()));
+    let list = authority.list(2_020, 4_000, &[7]);
+    for (bytes, word) in [
+        ("", "no revocation list in PEM"),
+        (
+            &*fs::read_to_string(authority.file()).unwrap(),
+            "no revocation list in PEM",
+        ),
+        (&list[..list.len() / 2], "section end"),
+        (
+            "-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n",
+            "the revocation list: ",
+        ),
+        (
+            &*(list.clone() + &authority.list(2_001, 2_002, &[])),
+            "ended at 2002-12-31",
+        ),
+    ] {
+        fs::write(&text, bytes).unwrap();
+        let lists = format!("--tls-client-crl={}", name(&text));
+        let (code, said) = refused(&good.certificate, &good.key, &[ca.clone(), lists]);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&name(&text)) && said.contains(word), "{said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
     for (usage, word) in [
         (&["--listen-tls=127.0.0.1:0"][..], "--tls-cert"),
         (&["--tls-cert=a", "--tls-key=b"], "--listen-tls"),
         (&["--tls-client-ca=a"], "--listen-tls"),
         (&["--tls-client-auth=optional"], "--tls-client-ca"),
+        (&["--tls-client-crl=a"], "--tls-client-ca"),
         (&["--listen=unix:relative"], "unix:/"),
         (&["--socket-mode=999"], "0600"),
     ] {
@@ -550,6 +612,97 @@ fn callers_show_a_certificate_of_the_authority_that_is_named() {
         }
         assert!(!server.has_logged("stranger") && !server.has_logged("cn:old"));
     }
+}
+
+#[test]
+fn a_revoked_certificate_is_refused_in_the_handshake() {
+    let directory = Directory::new();
+    let authority = Authority::new(&directory.0, "ours");
+    let others = Authority::new(&directory.0, "others");
+    let (lost, kept) = (authority.numbered(7), authority.numbered(8));
+    let unlisted = others.numbered(8);
+    let file = |name: &str, text: String| {
+        let file = directory.0.join(name);
+        fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    let both = [&authority, &others].map(|ca| fs::read_to_string(ca.file()).unwrap());
+    let both = file("both.pem", both.concat());
+    let lists = file("lists.pem", authority.list(2_020, 4_000, &[6, 7]));
+    for required in [true, false] {
+        let mut flags = authority.host("shown").flags();
+        flags.push(format!("--tls-client-ca={both}"));
+        flags.push(format!("--tls-client-crl={lists}"));
+        if !required {
+            flags.push("--tls-client-auth=optional".to_owned());
+        }
+        let server = start(&directory, &flags);
+        let address = tls_address(&server);
+        for version in [&TLS12, &TLS13] {
+            let caller = |shows| authority.caller(&[version], shows);
+            assert_eq!(status(&address, caller(Some(&kept))), Ok(200));
+            assert_eq!(status(&address, caller(None)).is_err(), required);
+            let said = alert(&address, caller(Some(&lost)));
+            assert!(said.contains("CertificateRevoked"), "{said}");
+            // Nobody says whether it is revoked.
+            let said = alert(&address, caller(Some(&unlisted)));
+            assert!(said.contains("UnknownCA"), "{said}");
+        }
+        assert!(server.stop().success());
+    }
+}
+
+#[test]
+fn a_revocation_list_that_changes_counts_from_then_on() {
+    let directory = Directory::new();
+    let authority = Authority::new(&directory.0, "ours");
+    let (lost, kept) = (authority.numbered(7), authority.numbered(8));
+    let lists = directory.0.join("lists.pem");
+    let put = |text: &str| fs::write(&lists, text).unwrap();
+    put(&authority.list(2_020, 4_000, &[]));
+    let mut flags = authority.host("shown").flags();
+    flags.push(format!("--tls-client-ca={}", authority.file().display()));
+    flags.push(format!("--tls-client-crl={}", lists.display()));
+    let server = start(&directory, &flags);
+    let address = tls_address(&server);
+    let caller = |shows| authority.caller(&[&TLS13], Some(shows));
+    let is_served = |shows| status(&address, caller(shows)) == Ok(200);
+    let mut open = connect(&address, caller(&lost)).unwrap();
+    assert_eq!(ask(&mut open, "/v1/queues").unwrap().status, 200);
+    // The newer list counts, wherever it stands in the file.
+    let list = authority.list(2_021, 4_000, &[7]);
+    put(&(authority.list(2_020, 4_000, &[]) + &list));
+    wait_for("the lost one is refused", || !is_served(&lost));
+    assert!(is_served(&kept));
+    assert_eq!(ask(&mut open, "/v1/queues").unwrap().status, 200);
+    let mut client = server.client();
+    let name = format!(
+        "countwheel_tls_file_unusable{{file=\"{}\"}}",
+        lists.display()
+    );
+    let mut unusable = || {
+        let degraded = "countwheel_degraded{reason=\"tls_certificate\"}";
+        (sample(&mut client, &name), sample(&mut client, degraded))
+    };
+    assert_eq!(unusable(), (None, Some(0.0)));
+    for (what, text) in [
+        ("no PEM", "nothing"),
+        ("cut off", &list[..list.len() / 2]),
+        ("ended", &*authority.list(2_001, 2_002, &[])),
+    ] {
+        put(text);
+        wait_for(what, || unusable() == (Some(1.0), Some(1.0)));
+        assert!(!is_served(&lost) && is_served(&kept), "{what}");
+        put(&list);
+        wait_for("it is good", || unusable() == (None, Some(0.0)));
+    }
+    // A list that somebody else has signed in the name of the authority says nothing of its certificates.
+    let elsewhere = Directory::new();
+    put(&Authority::new(&elsewhere.0, "ours").list(2_022, 4_000, &[]));
+    wait_for("nobody is served", || !is_served(&kept));
+    assert!(!is_served(&lost));
+    put(&authority.list(2_023, 4_000, &[]));
+    wait_for("it is revoked no more", || is_served(&lost));
 }
 
 #[test]
