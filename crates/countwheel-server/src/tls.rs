@@ -112,6 +112,8 @@ struct Shown {
 pub(crate) struct TlsFigures {
     /// When the certificate that is shown ends, or one between it and its authority.
     pub(crate) not_after: Timestamp,
+    /// When the first revocation list of callers ends.
+    pub(crate) lists_end: Option<Timestamp>,
     /// The file that cannot be used as it is now.
     pub(crate) bad_file: Option<PathBuf>,
     /// Handshakes by how they ended.
@@ -211,9 +213,11 @@ impl ServerTls {
 
     pub(crate) fn figures(&self) -> TlsFigures {
         let problem = self.seen.lock().problem.clone();
+        let shown = Arc::clone(&self.current.read());
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
         TlsFigures {
-            not_after: self.current.read().not_after,
+            not_after: shown.not_after,
+            lists_end: shown.lists_end.as_ref().map(|(_, end)| *end),
             bad_file: problem.map(|bad| bad.file),
             handshakes: [
                 ("done", count(&self.done)),

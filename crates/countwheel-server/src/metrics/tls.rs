@@ -18,15 +18,20 @@ impl Collector for TlsFigures {
             let counter = ConstCounter::new(count);
             counter.encode(handshakes.encode_family(&[("ended", ended)])?)?;
         }
-        // Exact: a double has 53 bits, and this is in seconds.
-        let ends = i64::try_from(self.not_after.as_micros() / 1_000_000).unwrap_or(i64::MAX);
-        let gauge = ConstGauge::new(ends);
         let help = "When the certificate that callers are shown ends, in seconds since 1970";
-        let name = "tls_certificate_not_after_seconds";
-        let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-        gauge.encode(metric)?;
+        let certificate = ("tls_certificate_not_after_seconds", help, self.not_after);
+        let help = "When the first revocation list of callers ends, in seconds since 1970";
+        let lists = |end| ("tls_client_crl_next_update_seconds", help, end);
+        let ends = [Some(certificate), self.lists_end.map(lists)];
+        for (name, help, end) in ends.into_iter().flatten() {
+            // Exact: a double has 53 bits, and this is in seconds.
+            let end = i64::try_from(end.as_micros() / 1_000_000).unwrap_or(i64::MAX);
+            let gauge = ConstGauge::new(end);
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
         let help = "1 for a file of TLS that was changed and cannot be used";
-        let kind = gauge.metric_type();
+        let kind = ConstGauge::new(0_i64).metric_type();
         let mut bad = encoder.encode_descriptor("tls_file_unusable", help, None, kind)?;
         if let Some(file) = &self.bad_file {
             let file = file.display().to_string();

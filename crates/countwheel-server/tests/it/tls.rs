@@ -685,6 +685,12 @@ fn a_revocation_list_that_changes_counts_from_then_on() {
         (sample(&mut client, &name), sample(&mut client, degraded))
     };
     assert_eq!(unusable(), (None, Some(0.0)));
+    let ends = sample(
+        &mut server.client(),
+        "countwheel_tls_client_crl_next_update_seconds ",
+    );
+    // The last day of the year 4000.
+    assert_eq!(ends, Some(64_092_124_800.0));
     for (what, text) in [
         ("no PEM", "nothing"),
         ("cut off", &list[..list.len() / 2]),
