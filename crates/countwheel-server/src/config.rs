@@ -213,6 +213,10 @@ pub struct Listening {
     /// Its key (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["listen_tls", "tls_cert"])]
     pub tls_key: Option<PathBuf>,
+    /// What the authority of the certificate says about it by OCSP (a response in DER), which callers get with the
+    /// certificate; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_ocsp: Option<PathBuf>,
     /// Certificates (PEM) that those of callers have to come from
     #[arg(long, value_name = "FILE", requires = "listen_tls")]
     pub tls_client_ca: Option<PathBuf>,
@@ -286,6 +290,7 @@ impl Listening {
         Ok(Some(tls::Files {
             certificate,
             key,
+            ocsp: self.tls_ocsp.clone(),
             callers,
         }))
     }

@@ -3,6 +3,8 @@
 
 use std::cmp::Reverse;
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +24,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use x509_cert::Certificate;
 use x509_cert::crl::CertificateList;
-use x509_cert::der::Decode;
-use x509_cert::der::asn1::{ObjectIdentifier, PrintableStringRef, Utf8StringRef};
+use x509_cert::der::asn1::{AnyRef, ObjectIdentifier, PrintableStringRef, Utf8StringRef};
+use x509_cert::der::{Decode, Reader, Tag, TagNumber, Tagged};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 use x509_cert::time::Time;
@@ -37,13 +39,15 @@ pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 pub(crate) const LOOKED_EVERY: Duration = Duration::from_secs(1);
 /// How much of an answer may wait, encrypted, in front of its reader.
 const SEND_BUFFER: usize = 16 << 10;
+/// How long a response of OCSP may be: with the certificates it has to fit the 64 KiB of a message of a handshake.
+const OCSP_MAX_BYTES: usize = 16 << 10;
 /// What callers may choose by ALPN, the best first.
 const HTTP_2: &[u8] = b"h2";
 const HTTP_1: &[u8] = b"http/1.1";
 /// The common name, in the subject of a certificate (RFC 5280).
 const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// Why a certificate, its key, or the authorities or revocation lists of callers cannot be used.
+/// Why a certificate, its key, its response of OCSP, or the authorities or revocation lists of callers cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{}: {problem}", file.display())]
 pub struct BadTls {
@@ -66,6 +70,8 @@ pub(crate) struct Files {
     /// The certificate, and those between it and its authority.
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
+    /// What the authority says about the certificate by OCSP, which callers get with it.
+    pub(crate) ocsp: Option<PathBuf>,
     /// What is asked of callers.
     pub(crate) callers: Option<CallersCa>,
 }
@@ -271,7 +277,8 @@ impl Files {
         let callers = self.callers.iter();
         let callers =
             callers.flat_map(|callers| std::iter::once(&callers.file).chain(&callers.revoked));
-        [&self.certificate, &self.key].into_iter().chain(callers)
+        let own = [&self.certificate, &self.key].into_iter();
+        own.chain(&self.ocsp).chain(callers)
     }
 
     fn stamps(&self) -> Vec<FileStamp> {
@@ -339,7 +346,8 @@ impl Files {
                 config.with_client_cert_verifier(verifier)
             }
         };
-        let config = config.with_single_cert(chain, key);
+        let ocsp = self.ocsp.as_deref().map(ocsp_response).transpose()?;
+        let config = config.with_single_cert_with_ocsp(chain, key, ocsp.unwrap_or_default());
         let mut config = config.map_err(|error| match error {
             rustls::Error::InvalidCertificate(_) => bad(error.to_string()),
             rustls::Error::InconsistentKeys(_) => {
@@ -407,6 +415,47 @@ fn revocation_lists(
     let end = lists.iter().map(|(_, end, _)| *end).min();
     let end = end.ok_or_else(|| bad("it has no revocation list in PEM".to_owned()))?;
     Ok((lists.into_iter().map(|(.., list)| list).collect(), end))
+}
+
+/// A response of OCSP in DER, of which the outermost layer is looked into (RFC 6960): a sequence of the status, which is
+/// 0, and of the answer. Who has signed it, of which certificate it speaks and until when, callers see.
+fn ocsp_response(file: &Path) -> Result<Vec<u8>, BadTls> {
+    /// `[0] EXPLICIT ResponseBytes`.
+    const ANSWER: Tag = Tag::ContextSpecific {
+        constructed: true,
+        number: TagNumber::N0,
+    };
+    let bad = |problem: String| BadTls::new(file, problem);
+    let none = || bad("it is no response of OCSP in DER".to_owned());
+    let mut read = Vec::new();
+    // One byte more tells that it is too long.
+    let most = OCSP_MAX_BYTES as u64 + 1;
+    let opened = File::open(file).and_then(|opened| opened.take(most).read_to_end(&mut read));
+    opened.map_err(|error| bad(error.to_string()))?;
+    if read.is_empty() {
+        return Err(bad("it is empty".to_owned()));
+    }
+    if read.len() > OCSP_MAX_BYTES {
+        return Err(bad(format!("it has more than {OCSP_MAX_BYTES} bytes")));
+    }
+    let parts = AnyRef::from_der(&read).and_then(|all| {
+        all.sequence(|parts| {
+            let status = AnyRef::decode(parts)?;
+            let has_more = !parts.is_finished();
+            let answer = has_more.then(|| AnyRef::decode(parts)).transpose()?;
+            Ok((status, answer))
+        })
+    });
+    let (status, answer) = parts.map_err(|_| none())?;
+    let answer = answer.map(|answer| answer.tag());
+    match (status.tag(), status.value(), answer) {
+        (Tag::Enumerated, [0], Some(ANSWER)) => Ok(read),
+        (Tag::Enumerated, &[status], _) if status != 0 => {
+            let problem = format!("the response of OCSP has the status {status}, and no answer");
+            Err(bad(problem))
+        }
+        _ => Err(none()),
+    }
 }
 
 /// The names of a certificate: those of hosts and the URIs among its alternative names, else the common name of its
@@ -484,6 +533,7 @@ pub(crate) mod testing {
             Files {
                 certificate: file("certificate.pem"),
                 key: file("key.pem"),
+                ocsp: None,
                 callers: None,
             }
         }
@@ -578,6 +628,65 @@ mod tests {
         let trouble = tls.trouble().unwrap().to_string();
         assert!(trouble.contains("lists.pem"), "{trouble}");
         assert!(trouble.contains("it ended at 2030-01-01"), "{trouble}");
+    }
+
+    #[test]
+    fn a_response_of_ocsp_is_one_that_has_an_answer() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("ocsp.der");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&file, bytes).unwrap();
+            ocsp_response(&file).map_err(|bad| bad.problem)
+        };
+        let good = [0x30, 7, 0x0a, 1, 0, 0xa0, 2, 0x30, 0];
+        assert_eq!(read(&good).as_deref(), Ok(&good[..]));
+        for (bytes, why) in [
+            (&[][..], "it is empty"),
+            (b"-----BEGIN", "no response of OCSP"),
+            // A byte after it.
+            (
+                &[0x30, 7, 0x0a, 1, 0, 0xa0, 2, 0x30, 0, 0],
+                "no response of OCSP",
+            ),
+            // A third part.
+            (
+                &[0x30, 9, 0x0a, 1, 0, 0xa0, 2, 0x30, 0, 5, 0],
+                "no response of OCSP",
+            ),
+            // A whole number, and no code of a status.
+            (&[0x30, 7, 2, 1, 0, 0xa0, 2, 0x30, 0], "no response of OCSP"),
+            // A status without an answer, and one with something else.
+            (&[0x30, 3, 0x0a, 1, 0], "no response of OCSP"),
+            (
+                &[0x30, 7, 0x0a, 1, 0, 0xa1, 2, 0x30, 0],
+                "no response of OCSP",
+            ),
+            // To try later.
+            (&[0x30, 3, 0x0a, 1, 3], "the status 3"),
+        ] {
+            let problem = read(bytes).unwrap_err();
+            assert!(problem.contains(why), "{bytes:?}: {problem}");
+        }
+        for cut in 1..good.len() {
+            assert!(read(&good[..cut]).is_err(), "{cut}");
+        }
+        // The longest one, and a byte more.
+        let long = |length: usize| {
+            let length = |less: usize| {
+                let inner = u16::try_from(length - less).unwrap().to_be_bytes();
+                [[0x82].as_slice(), &inner].concat()
+            };
+            let head = [0x30]
+                .into_iter()
+                .chain(length(4))
+                .chain([0x0a, 1, 0, 0xa0]);
+            head.chain(length(11)).collect::<Vec<u8>>()
+        };
+        for (length, is_taken) in [(OCSP_MAX_BYTES, true), (OCSP_MAX_BYTES + 1, false)] {
+            let mut bytes = long(length);
+            bytes.resize(length, 0);
+            assert_eq!(read(&bytes).is_ok(), is_taken, "{length}");
+        }
     }
 
     #[test]

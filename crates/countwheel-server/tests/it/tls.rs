@@ -6,20 +6,22 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer,
     KeyIdMethod, KeyPair, RevokedCertParams, SanType, date_time_ymd,
 };
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::version::{TLS12, TLS13};
 use rustls::{
-    ClientConfig, ClientConnection, ProtocolVersion, RootCertStore, StreamOwned,
-    SupportedProtocolVersion,
+    ClientConfig, ClientConnection, DigitallySignedStruct, ProtocolVersion, RootCertStore,
+    SignatureScheme, StreamOwned, SupportedProtocolVersion,
 };
 use serde_json::json;
 
@@ -503,12 +505,26 @@ fn a_start_with_a_certificate_that_is_no_good_is_refused() {
         assert!(said.contains(&name(&text)) && said.contains(word), "{said}");
         assert_eq!(said.trim_end().lines().count(), 1, "{said}");
     }
+    for (bytes, word) in [
+        (&b""[..], "it is empty"),
+        (b"text", "no response of OCSP"),
+        (&[0x30, 3, 0x0a, 1, 6], "the status 6"),
+        (&[0x30; 16_385], "more than 16384 bytes"),
+    ] {
+        fs::write(&text, bytes).unwrap();
+        let response = format!("--tls-ocsp={}", name(&text));
+        let (code, said) = refused(&good.certificate, &good.key, &[response]);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&name(&text)) && said.contains(word), "{said}");
+        assert_eq!(said.trim_end().lines().count(), 1, "{said}");
+    }
     for (usage, word) in [
         (&["--listen-tls=127.0.0.1:0"][..], "--tls-cert"),
         (&["--tls-cert=a", "--tls-key=b"], "--listen-tls"),
         (&["--tls-client-ca=a"], "--listen-tls"),
         (&["--tls-client-auth=optional"], "--tls-client-ca"),
         (&["--tls-client-crl=a"], "--tls-client-ca"),
+        (&["--tls-ocsp=a"], "--tls-cert"),
         (&["--listen=unix:relative"], "unix:/"),
         (&["--socket-mode=999"], "0600"),
     ] {
@@ -709,6 +725,102 @@ fn a_revocation_list_that_changes_counts_from_then_on() {
     assert!(!is_served(&lost));
     put(&authority.list(2_023, 4_000, &[]));
     wait_for("it is revoked no more", || is_served(&lost));
+}
+
+/// Keeps the response of OCSP that came with a certificate, and verifies the certificate as a caller does.
+#[derive(Debug)]
+struct Stapled {
+    verifier: Arc<WebPkiServerVerifier>,
+    response: Mutex<Option<Vec<u8>>>,
+}
+
+impl ServerCertVerifier for Stapled {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        host: &ServerName<'_>,
+        response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        *self.response.lock().unwrap() = Some(response.to_vec());
+        let verifier = &self.verifier;
+        verifier.verify_server_cert(certificate, between, host, response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let verifier = &self.verifier;
+        verifier.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let verifier = &self.verifier;
+        verifier.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+/// A response of OCSP with an answer of those bytes.
+fn ocsp_response(answer: &[u8]) -> Vec<u8> {
+    let length = |inner: usize| u8::try_from(inner).unwrap();
+    let head = [0x30, length(answer.len() + 5), 0x0a, 1, 0, 0xa0];
+    [&head[..], &[length(answer.len())], answer].concat()
+}
+
+#[test]
+fn callers_get_the_response_of_ocsp_with_the_certificate() {
+    let directory = Directory::new();
+    let authority = Authority::new(&directory.0, "ours");
+    let response = directory.0.join("ocsp.der");
+    let (first, second) = (ocsp_response(b"first"), ocsp_response(&[7; 100]));
+    fs::write(&response, &first).unwrap();
+    let mut flags = authority.host("shown").flags();
+    flags.push(format!("--tls-ocsp={}", response.display()));
+    let server = start(&directory, &flags);
+    let address = tls_address(&server);
+    let stapled = |version| {
+        let roots = Arc::new(authority.roots());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider);
+        let stapled = Arc::new(Stapled {
+            verifier: verifier.build().unwrap(),
+            response: Mutex::default(),
+        });
+        let mut config = authority.caller(&[version], None);
+        let verifier = Arc::clone(&stapled);
+        config.dangerous().set_certificate_verifier(verifier);
+        assert_eq!(status(&address, config), Ok(200));
+        stapled.response.lock().unwrap().take().unwrap()
+    };
+    for version in [&TLS12, &TLS13] {
+        assert_eq!(stapled(version), first);
+    }
+    let mut client = server.client();
+    let name = format!(
+        "countwheel_tls_file_unusable{{file=\"{}\"}}",
+        response.display()
+    );
+    let mut unusable = || sample(&mut client, &name);
+    fs::write(&response, "").unwrap();
+    wait_for("it is refused", || unusable() == Some(1.0));
+    assert_eq!(stapled(&TLS13), first);
+    fs::write(&response, &second).unwrap();
+    wait_for("the second is there", || stapled(&TLS13) == second);
+    assert_eq!(stapled(&TLS12), second);
+    assert_eq!(unusable(), None);
 }
 
 #[test]
