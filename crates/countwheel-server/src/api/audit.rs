@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::access::{self, Identity};
-use super::described::operations;
+use super::described::operations::{self, Operation as Described};
 use super::problem::Problem;
 use super::reading::Pages;
 use super::request::Query;
@@ -40,9 +40,8 @@ pub(crate) const LOOKED_AT_MAX: usize = 10_000;
 const PIECE: usize = 1_000;
 /// A value of a setting is shown up to this length, as JSON.
 const VALUE_MAX_BYTES: usize = 256;
-/// What the forms of pages do.
-static OF_PAGES: [(&str, &str); 4] = [
-    (access::REVIVE, operations::REVIVE.id),
+/// What the forms of pages do that is no operation of the API.
+const OF_PAGES: [(&str, &str); 3] = [
     ("/login", "logIn"),
     ("/logout", "logOut"),
     (access::END_SESSIONS, "endSessions"),
@@ -122,15 +121,15 @@ impl Audit {
 
 /// Who asks, as the note of an entry has it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-struct Who {
-    kind: Cow<'static, str>,
+pub(super) struct Who {
+    pub(super) kind: Cow<'static, str>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
+    pub(super) id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     /// Whether it is somebody at the pages.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    session: bool,
+    pub(super) session: bool,
 }
 
 impl Who {
@@ -141,8 +140,9 @@ impl Who {
         }
     }
 
-    fn of(identity: &Identity) -> Self {
-        match identity {
+    /// Who asks, by a session of the pages or without one.
+    pub(super) fn of(identity: &Identity, session: bool) -> Self {
+        let who = match identity {
             Identity::Anyone | Identity::Nobody => Self::plain("anyone"),
             Identity::Configured => Self::plain("configured"),
             Identity::Token(id, token, _) => Self {
@@ -150,7 +150,8 @@ impl Who {
                 name: Some(token.name.clone()),
                 ..Self::plain("token")
             },
-        }
+        };
+        Self { session, ..who }
     }
 
     fn is(&self, wanted: &str) -> bool {
@@ -256,16 +257,9 @@ impl Asking {
     /// What the table of operations calls it.
     fn operation(&self) -> Option<&'static str> {
         let path = self.uri.path();
-        if let Some((_, operation)) = OF_PAGES.iter().find(|(page, _)| *page == path) {
-            return Some(operation);
-        }
-        let of_method = operations::ALL
-            .iter()
-            .filter(|it| it.method == self.method.as_str());
-        // A path with a verb is one without a verb as well, of which the name is longer.
-        let mut fitting: Vec<_> = of_method.filter(|it| fits(it.path, path)).collect();
-        fitting.sort_by_key(|it| !it.path.contains("}:"));
-        fitting.first().map(|it| it.id)
+        let of_page = OF_PAGES.iter().find(|(page, _)| *page == path);
+        let of_page = of_page.map(|(_, operation)| *operation);
+        of_page.or_else(|| operation(&self.method, path).map(|it| it.id))
     }
 
     /// Whether this is what people do and services do not: by a page, or a timer that is sent again.
@@ -276,22 +270,10 @@ impl Asking {
     }
 
     fn form(&self) -> Form {
-        let names = self.peer.as_ref().and_then(|peer| peer.certificate.clone());
-        let names = names.map(|names| {
-            let names = names.iter().take(NAMES_MAX).map(|name| {
-                let mut name = name.to_string();
-                name.truncate(name.floor_char_boundary(NAME_MAX_BYTES));
-                name
-            });
-            names.collect::<Vec<_>>().join(" ")
-        });
         Form {
-            who: Who {
-                session: self.is_of_session,
-                ..Who::of(&self.identity)
-            },
+            who: Who::of(&self.identity, self.is_of_session),
             from: self.caller.map(|caller| caller.to_string()),
-            certificate: names,
+            certificate: self.peer.as_ref().and_then(certificate),
             operation: self.operation().map(Cow::Borrowed),
             request: Some(self.id.clone()),
             ..Form::default()
@@ -308,6 +290,32 @@ pub(crate) async fn as_login_of<F: Future>(asks: &Identity, answering: F) -> F::
         })
     });
     Asking::within(asking, answering).await
+}
+
+/// The operation of the table that a request asks for. A page that revives a timer does what that operation does.
+pub(super) fn operation(method: &Method, path: &str) -> Option<&'static Described> {
+    if path == access::REVIVE {
+        return Some(&operations::REVIVE);
+    }
+    let method = match method.as_str() {
+        "HEAD" => "GET",
+        method => method,
+    };
+    let of_method = operations::ALL.iter().filter(|it| it.method == method);
+    // A path with a verb is one without a verb as well, of which the name is longer.
+    let fitting = of_method.filter(|it| fits(it.path, path));
+    fitting.min_by_key(|it| !it.path.contains("}:")).copied()
+}
+
+/// The names of the certificate that a caller has shown, as far as a note has them.
+pub(super) fn certificate(peer: &Peer) -> Option<String> {
+    let names = peer.certificate.as_ref()?;
+    let names = names.iter().take(NAMES_MAX).map(|name| {
+        let mut name = name.to_string();
+        name.truncate(name.floor_char_boundary(NAME_MAX_BYTES));
+        name
+    });
+    Some(names.collect::<Vec<_>>().join(" "))
 }
 
 /// Whether a path is one of a template of the table of operations.
