@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::io;
 use std::net::{AddrParseError, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
@@ -19,9 +20,14 @@ use countwheel_peers::PeerTls;
 use countwheel_postgres::PostgresOptions;
 use countwheel_time::{Clock, SystemClock};
 use ipnet::IpNet;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets as LevelsOfTargets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::writer::MakeWriterExt as _;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 pub use crate::answered::KeepAnswers;
+use crate::api::access_log::TARGET;
 use crate::api::audit::{Audit, KEEP};
 use crate::api::cors::origin;
 use crate::api::timers::{TIMEOUT_MAX, TIMEOUT_MIN};
@@ -657,6 +663,9 @@ pub struct Front {
     /// Note each set, move and removal of a timer in the audit log as well
     #[arg(long)]
     pub audit_timers: bool,
+    /// Write a line of the log for each request: who asked for what, by its names, and how it was answered; none for probes
+    #[arg(long)]
+    pub access_log: bool,
     /// Whose X-Forwarded-For and PROXY protocol say who calls, such as 10.0.0.0/8 or 192.0.2.1; may
     /// be given more than once
     #[arg(long, value_name = "CIDR", value_parser = network)]
@@ -692,6 +701,7 @@ impl Default for Front {
             event_streams: number(STREAMS),
             audit_keep: KEEP,
             audit_timers: false,
+            access_log: false,
             trusted_proxy: Vec::new(),
             cors_origin: Vec::new(),
             body_memory: number(BODY_BYTES >> 20),
@@ -763,6 +773,18 @@ pub enum LogFormat {
 impl Log {
     /// Begins to log. Once in a process; a second call changes nothing.
     pub fn start(&self) {
+        self.begin(LevelFilter::OFF);
+    }
+
+    /// The same, with the lines of the access log at every level if callers have one.
+    pub fn start_for(&self, front: &Front) {
+        self.begin(match front.access_log {
+            true => LevelFilter::INFO,
+            false => LevelFilter::OFF,
+        });
+    }
+
+    fn begin(&self, of_accesses: LevelFilter) {
         let say: fn(u64) -> String = match self.log_format {
             LogFormat::Text => left_out,
             LogFormat::Json => left_out_json,
@@ -772,15 +794,30 @@ impl Log {
         let builder = tracing_subscriber::fmt()
             // Other crates in a build may turn colours on, and what escapes them is no help in a file.
             .with_ansi(false)
-            .with_max_level(self.log_level)
-            .with_writer(|| Showing::line(flow.line(std::io::stderr())));
+            .with_max_level(self.log_level.max(of_accesses))
+            .with_writer(writer(flow, io::stderr));
+        let levels = LevelsOfTargets::new()
+            .with_default(self.log_level)
+            .with_target(TARGET, of_accesses);
         let started = match self.log_format {
-            LogFormat::Text => builder.try_init(),
-            LogFormat::Json => builder.json().try_init(),
+            LogFormat::Text => builder.finish().with(levels).try_init(),
+            LogFormat::Json => builder.json().finish().with(levels).try_init(),
         };
         // Another subscriber is there: it logs.
         started.unwrap_or_default();
     }
+}
+
+/// Writes lines of the log. Those of the access log are neither counted nor left out: there is one for each request.
+fn writer<W: io::Write + 'static>(
+    flow: &'static Flow,
+    out: fn() -> W,
+) -> impl for<'a> MakeWriter<'a> + 'static {
+    let counted = move || Showing::line(flow.line(out()));
+    let each = move || Showing::line(out());
+    counted
+        .with_filter(|line| line.target() != TARGET)
+        .or_else(each)
 }
 
 /// The line of a log that says how many were left out before it.
@@ -1080,6 +1117,8 @@ fn bounded(text: &str, most: Duration) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use countwheel_time::ManualClock;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -1102,6 +1141,44 @@ mod tests {
 
     fn at(text: &str) -> SocketAddr {
         text.parse().expect("an address")
+    }
+
+    /// All lines of a second had one bound: a flood of requests would have left out its own lines, and those of errors.
+    #[test]
+    fn each_line_of_the_access_log_is_written_and_takes_the_place_of_no_other() {
+        static WRITTEN: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+        struct Out;
+        impl io::Write for Out {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                WRITTEN.lock().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let flow = Flow::new(Arc::new(ManualClock::new()), |_| String::new());
+        let flow: &Flow = Box::leak(Box::new(flow));
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(writer(flow, || Out))
+            .finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..1_500 {
+                tracing::info!(target: TARGET, "a request\nof the log");
+                tracing::error!("something else");
+            }
+        });
+        let written = std::mem::take(&mut *WRITTEN.lock());
+        let text = String::from_utf8(written).expect("text");
+        let count = |part: &str| text.lines().filter(|line| line.contains(part)).count();
+        assert_eq!(
+            count(" countwheel::access: a request\\u000aof the log"),
+            1_500
+        );
+        assert_eq!(count("something else"), 1_000);
+        assert_eq!(text.lines().count(), 2_500);
     }
 
     #[test]

@@ -51,12 +51,12 @@ enum Command {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Dev(args) => {
-            args.log.start();
+            args.log.start_for(&args.front);
             end(server::dev(&args))
         }
         Command::Serve(args) => {
             memory::keep_little();
-            args.log.start();
+            args.log.start_for(&args.front);
             dumps::keep_out(args.core_dumps);
             end(server::serve(&args))
         }

@@ -917,6 +917,7 @@ impl Service {
         let app = app.with_cors(Origins::new(self.front.cors_origin.clone()));
         let app = app.with_answers(self.keep_answers).with_tls(tls.clone());
         let app = app.with_audit(self.front.audit());
+        let app = app.with_access_log(self.front.access_log);
         let app = Arc::new(app.with_targets(self.targets));
         // What goes on beside, and has to let go of the store before its directory may be removed.
         let mut upkeep = JoinSet::new();

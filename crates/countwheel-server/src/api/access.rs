@@ -293,7 +293,7 @@ impl Access {
     }
 
     /// Whether it is the token that was configured.
-    fn is_configured(&self, shown: &str) -> bool {
+    pub(super) fn is_configured(&self, shown: &str) -> bool {
         self.configured.as_ref().is_some_and(|it| it.is(shown))
     }
 }

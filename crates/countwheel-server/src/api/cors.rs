@@ -13,6 +13,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use tower_service::Service;
 
 use super::App;
+use super::access_log::Line;
 use super::idempotency::{IDEMPOTENCY_KEY, REPLAYED};
 use crate::traced::{TRACEPARENT, TRACESTATE};
 
@@ -126,17 +127,26 @@ async fn choose(
     if is_options && !is_preflight {
         return next.run(request).await;
     }
+    let preflight = is_preflight.then(|| {
+        let id = app.request_id();
+        let line = Line::of(&app, &request, &id, app.clock.now());
+        (id, line)
+    });
     let mut answer = match shared.call(request).await {
         Ok(answer) => answer,
         Err(never) => match never {},
     };
-    if is_preflight {
-        // The layer answers a preflight itself, and what answers requests does not see it.
-        *answer.status_mut() = StatusCode::NO_CONTENT;
-        answer.headers_mut().remove(header::CONTENT_LENGTH);
-        super::mark(&mut answer, &app.request_id());
+    let Some((id, line)) = preflight else {
+        return answer;
+    };
+    // The layer answers a preflight itself, and what answers requests does not see it.
+    *answer.status_mut() = StatusCode::NO_CONTENT;
+    answer.headers_mut().remove(header::CONTENT_LENGTH);
+    super::mark(&mut answer, &id);
+    match line {
+        Some(line) => line.answered(answer),
+        None => answer,
     }
-    answer
 }
 
 #[cfg(test)]

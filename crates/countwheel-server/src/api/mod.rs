@@ -1,6 +1,7 @@
 //! The HTTP API. Its contract is `docs/api.md`.
 
 pub(crate) mod access;
+pub(crate) mod access_log;
 pub(crate) mod audit;
 pub(crate) mod backfill;
 pub(crate) mod batch;
@@ -63,6 +64,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use self::access::{Access, Identity};
+use self::access_log::Line;
 use self::audit::{Asking, Audit};
 use self::idempotency::Posts;
 use self::problem::{Code, Problem};
@@ -203,6 +205,8 @@ pub struct App {
     keep_answers: KeepAnswers,
     /// What is noted of changes, and for how long.
     audit: Audit,
+    /// Whether each request has a line in the log.
+    has_access_log: bool,
     /// The web pages that may call.
     cors: cors::Origins,
     /// What callers are shown, where TLS is spoken.
@@ -311,6 +315,7 @@ impl App {
             stopping: watch::Sender::new(false),
             keep_answers: KeepAnswers::default(),
             audit: Audit::default(),
+            has_access_log: false,
             cors: cors::Origins::default(),
             tls: None,
             is_started: AtomicBool::new(false),
@@ -672,6 +677,13 @@ impl App {
         self
     }
 
+    /// The same API, of which each request has a line in the log if that is wished.
+    #[must_use]
+    pub(crate) fn with_access_log(mut self, is_on: bool) -> Self {
+        self.has_access_log = is_on;
+        self
+    }
+
     fn request_id(&self) -> String {
         let number = self.next_request.fetch_add(1, Ordering::Relaxed);
         format!("{:08x}-{number}", self.request_prefix)
@@ -837,6 +849,7 @@ async fn around(
         tracing::debug!(?error, "a session of another node is not looked for");
     }
     let refusal = refusal(&app, &request).or_else(|| unadmitted(&app, &mut request));
+    let line = Line::of(&app, &request, &id, began);
     let refusal = match refusal {
         None => {
             // What is refused counts as well.
@@ -896,7 +909,10 @@ async fn around(
             status,
         })
         .inc();
-    response
+    match line {
+        Some(line) => line.answered(response),
+        None => response,
+    }
 }
 
 /// What every answer carries.

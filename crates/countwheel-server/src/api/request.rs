@@ -166,7 +166,8 @@ fn key(encoded: &str) -> Result<Key, Problem> {
     Ok(Key::new(key)?)
 }
 
-fn decode(encoded: &str) -> Option<Cow<'_, str>> {
+/// A part of a path, decoded; `None` if it is not UTF-8.
+pub(super) fn decode(encoded: &str) -> Option<Cow<'_, str>> {
     percent_decode_str(encoded).decode_utf8().ok()
 }
 

@@ -202,7 +202,6 @@ pub(super) async fn begin(State(app): State<Arc<App>>, mut request: Request<Body
     }
     let to = destination(form.get("to"));
     let token = form.get("token").unwrap_or_default().trim();
-    let now = app.clock.timestamp();
     let asks = match access::of_token(&app, &request, token) {
         Ok(asks) => asks,
         Err(problem) => {
@@ -218,6 +217,23 @@ pub(super) async fn begin(State(app): State<Arc<App>>, mut request: Request<Body
             return response;
         }
     };
+    let extensions = request.extensions();
+    let from = extensions.get::<Caller>().map(ToString::to_string);
+    let mut response = open(&app, &headers, extensions.get(), from, &asks, to).await;
+    // For the access log: whoever shows a token in a form is known here alone.
+    response.extensions_mut().insert(asks);
+    response
+}
+
+/// The answer to who has shown a token: a session, if the token opens the pages.
+async fn open(
+    app: &App,
+    headers: &HeaderMap,
+    peer: Option<&Peer>,
+    from: Option<String>,
+    asks: &Identity,
+    to: &str,
+) -> Response {
     if !asks.has(Scope::Read) {
         let wrong = "The token lacks the scope read.".to_owned();
         return page(StatusCode::FORBIDDEN, to, Some(wrong));
@@ -227,23 +243,21 @@ pub(super) async fn begin(State(app): State<Arc<App>>, mut request: Request<Body
             "The token is of a namespace, and the pages are of the whole service.".to_owned();
         return page(StatusCode::FORBIDDEN, to, Some(wrong));
     }
-    let Some(session) = app.sessions.begin(&app.access, &asks, now) else {
-        return refuse(&headers, Problem::new(Code::Internal, "no session begins"));
+    let now = app.clock.timestamp();
+    let Some(session) = app.sessions.begin(&app.access, asks, now) else {
+        return refuse(headers, Problem::new(Code::Internal, "no session begins"));
     };
-    let peer = request.extensions().get::<Peer>();
     tracing::info!(
         token = asks.token().map(TokenId::as_str),
         peer = peer.map(tracing::field::display),
         "a session of the pages begins"
     );
-    let from = request.extensions().get::<Caller>();
-    let from = from.map(ToString::to_string);
-    let storing = app.sessions.store(&app, &session, from, now);
-    if let Err(problem) = audit::as_login_of(&asks, storing).await {
+    let storing = app.sessions.store(app, &session, from, now);
+    if let Err(problem) = audit::as_login_of(asks, storing).await {
         let reason = problem.parts().2;
         tracing::warn!(%reason, "a session is known to this node alone: the store does not take it");
     }
-    keep(go_to(to), Some(&session), &headers, peer)
+    keep(go_to(to), Some(&session), headers, peer)
 }
 
 /// The answer that has the browser keep a session, or forget it.

@@ -89,6 +89,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
         event_streams,
         audit_keep,
         audit_timers,
+        access_log,
         trusted_proxy,
         cors_origin,
         body_memory,
@@ -130,6 +131,7 @@ fn passed_on(args: &Dev) -> Vec<String> {
     let switches = [
         ("--open-metrics", open_metrics),
         ("--audit-timers", audit_timers),
+        ("--access-log", access_log),
     ];
     let switches = switches.into_iter().filter(|(_, is_on)| **is_on);
     options

@@ -109,7 +109,7 @@ fn say(server: &Server, head: &[u8]) -> Vec<u8> {
 }
 
 /// Whether a line of the log is one that the program wrote.
-fn is_own(format: &str, line: &str) -> bool {
+pub(crate) fn is_own(format: &str, line: &str) -> bool {
     let is_seen = |found: char| !found.is_control() && !"\u{202e}\u{2028}".contains(found);
     let time = if format == "json" {
         let Ok(Value::Object(line)) = serde_json::from_str(line) else {
@@ -139,7 +139,13 @@ fn each_line_of_the_log_is_one_that_the_program_wrote() {
     for format in ["text", "json"] {
         let directory = Directory::new();
         let (_, token) = first(&directory);
-        let arguments = ["--log-format", format, "--log-level", "debug"];
+        let arguments = [
+            "--log-format",
+            format,
+            "--log-level",
+            "debug",
+            "--access-log",
+        ];
         let (server, log) = start(&directory, &arguments);
         let mut admin = with(&server, &token);
         // A receiver answers with a line of a log, and so does a name end in one, as far as a name may.

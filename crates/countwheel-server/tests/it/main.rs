@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the helpers of tests fail as tests do")]
 
+mod access_log;
 mod answers;
 mod asvs;
 mod audit;

@@ -84,6 +84,7 @@ impl Service {
             "--listen",
             "127.0.0.1:0",
             "--allow-private-targets",
+            "--access-log",
             "--log-level",
             "trace",
             "--log-format",
@@ -250,6 +251,8 @@ fn no_secret_is_in_logs_errors_metrics_or_events() {
         assert!(server.stop().success());
         let log = std::fs::read(&service.log).unwrap();
         assert!(found(&log, &["TRACE"]).is_some(), "it has every level");
+        let is_there = found(&log, &["countwheel::access"]).is_some();
+        assert!(is_there, "it has the requests");
         said.push(("the log", log));
         for (what, bytes) in said {
             has_none(what, &bytes, &MARKERS);
