@@ -151,11 +151,11 @@ pub(super) fn request(random: &mut Random) -> Request {
             due: due(random),
         },
         _ => {
+            let version = SettingPrecondition::Version(SettingsVersion(random.draw()));
             let all = [
                 SettingPrecondition::None,
                 SettingPrecondition::Absent,
-                SettingPrecondition::Version(SettingsVersion(random.draw())),
-                SettingPrecondition::Settings(SettingsVersion(random.draw())),
+                version,
             ];
             Request::Configure {
                 name: SettingName::new("drain/orders").unwrap(),
@@ -246,9 +246,6 @@ pub(super) fn errors() -> Vec<TimerError> {
             version: SettingsVersion(9),
         }),
         TimerError::Setting(SettingError::Changed {
-            current: SettingsVersion(9),
-        }),
-        TimerError::Setting(SettingError::SettingsChanged {
             current: SettingsVersion(9),
         }),
         TimerError::Setting(SettingError::NotFound),

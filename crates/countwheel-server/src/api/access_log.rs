@@ -2,7 +2,7 @@
 //! lines as changes do.
 //!
 //! A line is made of names that were checked, of numbers, and of words of the program. Nothing else of a request gets into
-//! it: neither the path as it came, nor the query, nor a header, nor a byte of a body. So each line is bounded.
+//! it: neither the path as it came, nor the query of the API, nor a header, nor a byte of a body. So each line is bounded.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use countwheel_durable::{Key, Namespace, QueueName};
 use countwheel_time::{Clock, Instant};
 use hyper::body::{Bytes, Frame, SizeHint};
 
-use super::access::Identity;
+use super::access::{self, Identity};
 use super::audit::{self, Who};
-use super::request::decode;
+use super::request::{Query, decode};
 use super::{App, Barred, label};
 use crate::callers::{Caller, Peer};
 use crate::config::is_node_name;
@@ -60,15 +60,36 @@ impl Names {
             let Some((parameter, verb)) = parameter else {
                 continue;
             };
-            let Some(text) = found.strip_suffix(verb).and_then(decode) else {
-                continue;
-            };
-            let is_secret = SECRETS.iter().any(|secret| text.contains(secret));
-            if !is_secret && !app.access.is_configured(&text) {
-                names.note(parameter, &text);
+            if let Some(text) = found.strip_suffix(verb).and_then(decode) {
+                names.note_unless_secret(app, parameter, &text);
             }
         }
+        names.note_page(app, uri);
         names
+    }
+
+    /// What the query of a page about one timer or one queue names.
+    fn note_page(&mut self, app: &App, uri: &Uri) {
+        let parameters: &[_] = match uri.path() {
+            "/timer" | access::REVIVE => &[("queue", "queue"), ("key", "key")],
+            "/queue" => &[("name", "queue")],
+            _ => return,
+        };
+        let Ok(query) = Query::of(uri, &["queue", "key", "name", "state", "after"]) else {
+            return;
+        };
+        for (parameter, kind) in parameters {
+            if let Some(text) = query.get(parameter) {
+                self.note_unless_secret(app, kind, text);
+            }
+        }
+    }
+
+    fn note_unless_secret(&mut self, app: &App, parameter: &str, text: &str) {
+        let is_secret = SECRETS.iter().any(|secret| text.contains(secret));
+        if !is_secret && !app.access.is_configured(text) {
+            self.note(parameter, text);
+        }
     }
 
     fn note(&mut self, parameter: &str, text: &str) {
@@ -400,6 +421,21 @@ mod tests {
             let mut expected = [const { None }; 8];
             expected[place] = Some(name.to_owned());
             assert_eq!(names(template, path), expected, "{path}");
+        }
+        for path in ["/timer?queue=q&key=a%20b", "/timer/revive?queue=q&key=a+b"] {
+            let both = names("/timer", path);
+            assert_eq!(both[..2], [Some("q".to_owned()), Some("a b".to_owned())]);
+        }
+        let of_queue = names("/queue", "/queue?name=q&state=dead");
+        assert_eq!(of_queue[0].as_deref(), Some("q"));
+        for path in [
+            "/dead?queue=q&key=k",
+            "/timer?key=cwt_0123abcd4567_secret",
+            "/timer?queue=of-the-operator&key=%00",
+            "/timer?queue=q&key=k&what=x",
+            "/queue?queue=q",
+        ] {
+            assert_eq!(names("/timer", path), [const { None }; 8], "{path}");
         }
         let both = names(TIMER, "/v1/queues/q/timers/a%2520%0Cb:fire");
         assert_eq!(both[..2], [Some("q".to_owned()), None]);

@@ -188,11 +188,11 @@ fn a_login_and_the_pages_behind_it_have_lines_with_the_token_and_no_cookie() {
     assert_eq!(begun.status, 303);
     let cookie = begun.header("set-cookie").unwrap();
     let cookie = cookie.split(';').next().unwrap().to_owned();
-    let led = browser.send("GET", "/timer?queue=q&key=MARKER", &[HTML], b"");
+    let led = browser.send("GET", "/timer?queue=q&key=order-7", &[HTML], b"");
     assert_eq!(led.status, 303);
     let page = browser.send(
         "GET",
-        "/timer?queue=q&key=MARKER",
+        "/timer?queue=q&key=order-7",
         &[HTML, ("cookie", &cookie)],
         b"",
     );
@@ -210,9 +210,14 @@ fn a_login_and_the_pages_behind_it_have_lines_with_the_token_and_no_cookie() {
     says(&wrong, login(&json!({"who": "anyone"})));
     says(&refused, login(&json!({"who": "token", "token": writer})));
     says(&begun, login(&json!({"who": "token", "token": operator})));
-    says(&led, json!({"method": "GET", "route": "/timer"}));
+    let of_timer = |mut line: Value| {
+        line["queue"] = "q".into();
+        line["key"] = "order-7".into();
+        line
+    };
+    says(&led, of_timer(json!({"method": "GET", "route": "/timer"})));
     let by_session = |route: &str| json!({"who": "token", "token": operator, "session": true, "method": "GET", "route": route});
-    says(&page, by_session("/timer"));
+    says(&page, of_timer(by_session("/timer")));
     says(&first_page, by_session("/"));
     let text = std::fs::read_to_string(&log).unwrap();
     let (_, session) = cookie.split_once('=').unwrap();
