@@ -7,7 +7,8 @@ use countwheel_cluster::NodeId;
 use countwheel_durable::store::{QueueCounts, Shard};
 use countwheel_durable::{
     BatchError, Counted, Due, Note, Precondition, QueueName, Receipt, Request, Response,
-    RetryPolicy, Revision, Set, SetOptions, TimerError, TimerId, TimerName, Timestamp, Was,
+    RetryPolicy, Revision, Set, SetOptions, SettingError, SettingName, SettingPrecondition,
+    SettingsVersion, TimerError, TimerId, TimerName, Timestamp, Was,
 };
 use countwheel_time::Random;
 
@@ -99,7 +100,7 @@ fn what_is_answered_comes_over_as_it_is() {
 
 /// Forms that are younger than the samples, whose bytes stay.
 #[test]
-fn a_set_with_a_receipt_and_what_is_answered_come_over_as_they_are() {
+fn younger_requests_and_answers_come_over_as_they_are() {
     let receipt = Receipt {
         key: [7; 16],
         fingerprint: [8; 32],
@@ -116,10 +117,16 @@ fn a_set_with_a_receipt_and_what_is_answered_come_over_as_they_are() {
             ..SetOptions::default()
         },
     };
-    let asked = [(vec![set], false)];
+    let configure = |value: Option<&[u8]>| Request::Configure {
+        name: SettingName::new("token/a").unwrap(),
+        value: value.map(<[u8]>::to_vec),
+        precondition: SettingPrecondition::Settings(SettingsVersion(300)),
+    };
+    let asked = [(vec![set, configure(Some(b"x")), configure(None)], true)];
     let read = frame::read_asks(frame_of(&asked)).unwrap();
-    let wire = read[0].what.wire().unwrap().remove(0);
-    assert_eq!(wire.request().unwrap(), asked[0].0[0]);
+    let wire = read[0].what.wire().unwrap().into_iter();
+    let found: Vec<_> = wire.map(|one| one.request().unwrap()).collect();
+    assert_eq!(found, asked[0].0);
 
     let set = Revision(9);
     let replayed = Set {
@@ -137,6 +144,9 @@ fn a_set_with_a_receipt_and_what_is_answered_come_over_as_they_are() {
         Ok(vec![Response::Set(replayed)]),
         refused(TimerError::ReceiptMismatch),
         refused(TimerError::ReceiptPending),
+        refused(TimerError::Setting(SettingError::SettingsChanged {
+            current: SettingsVersion(300),
+        })),
     ] {
         let body = WireBody::of(&answer);
         let (id, map) = (7, 3);
