@@ -292,6 +292,11 @@ pub(crate) async fn as_login_of<F: Future>(asks: &Identity, answering: F) -> F::
     Asking::within(asking, answering).await
 }
 
+/// Goes on as who asks now, in a task of its own.
+pub(crate) fn still_asked<F: Future>(answering: F) -> impl Future<Output = F::Output> {
+    Asking::within(Asking::current(), answering)
+}
+
 /// The operation of the table that a request asks for. A page that revives a timer does what that operation does.
 pub(super) fn operation(method: &Method, path: &str) -> Option<&'static Described> {
     if path == access::REVIVE {

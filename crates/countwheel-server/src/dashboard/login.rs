@@ -22,6 +22,9 @@ use crate::resources::token::{Scope, TokenId};
 
 /// How long a form may be, in bytes.
 const FORM_MAX_BYTES: usize = 8 << 10;
+/// How often the end of a session is tried again that the store did not take, and how long after a try.
+const ENDS_MAX: usize = 360;
+const ENDED_EVERY: Duration = Duration::from_secs(5);
 /// How long it may take to come.
 const FORM_WITHIN: Duration = Duration::from_secs(10);
 
@@ -298,11 +301,26 @@ pub(super) async fn end(
                 && let Err(problem) = app.sessions.remove(&app, who, Some(nonce), now).await
             {
                 let reason = problem.parts().2;
-                tracing::warn!(%reason, "a session is ended on this node alone: the store does not take its end");
+                tracing::warn!(%reason, "a session is ended on this node alone for now: the store does not take its end");
+                let ending = end_later(Arc::clone(&app), who.clone(), nonce.to_owned());
+                tokio::spawn(audit::still_asked(ending));
             }
         }
     }
     keep(go_to("/login"), None, &headers, request.extensions().get())
+}
+
+/// Ends a session that the store did not end, as soon as it takes changes again.
+async fn end_later(app: Arc<App>, who: String, nonce: String) {
+    for _ in 0..ENDS_MAX {
+        tokio::time::sleep(ENDED_EVERY).await;
+        let now = app.clock.timestamp();
+        let ended = app.sessions.remove(&app, &who, Some(&nonce), now).await;
+        if ended.is_ok() {
+            tracing::info!("a session that was ended on this node is ended on all nodes");
+            return;
+        }
+    }
 }
 
 #[cfg(test)]

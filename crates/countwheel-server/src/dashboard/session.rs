@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use countwheel_durable::Precondition;
 use countwheel_time::Timestamp;
 use parking_lot::Mutex;
@@ -36,6 +36,8 @@ const HERE_MAX: usize = 1_024;
 const NEW_SECONDS: u64 = 5;
 /// How long a login and a logout wait for the store.
 const STORED_WITHIN: Duration = Duration::from_secs(5);
+/// How long after a try there is another one.
+const TRIED_EVERY: Duration = Duration::from_millis(200);
 /// How far a clock may be set back before sessions from before do not count.
 const SET_BACK_SECONDS: u64 = 60;
 /// How many random bytes a session has.
@@ -359,19 +361,22 @@ async fn change(
     let name = StoredSessions::setting(who);
     let name = name.ok_or_else(|| Problem::new(Code::Internal, "no name of sessions"))?;
     let version = |known: &Resources| known.version_of_sessions(who);
-    let change = stored::change(
-        app,
-        &name,
-        Condition::Engine(Precondition::None),
-        version,
-        "session",
-        make,
-    );
-    let late = |_| Problem::new(Code::Unavailable, "the store does not answer");
-    tokio::time::timeout(STORED_WITHIN, change)
-        .await
-        .map_err(late)??;
-    Ok(())
+    let condition = Condition::Engine(Precondition::None);
+    let trying = async {
+        loop {
+            let change = stored::change(app, &name, condition, version, "session", &make);
+            match change.await {
+                // The owner may have died. To make the same change twice does no harm.
+                Err(problem) if problem.parts().0 == StatusCode::SERVICE_UNAVAILABLE => {
+                    tokio::time::sleep(TRIED_EVERY).await;
+                }
+                changed => return changed.map(drop),
+            }
+        }
+    };
+    let late = |_| Problem::new(Code::Unavailable, "the store takes no change");
+    let tried = tokio::time::timeout(STORED_WITHIN, trying).await;
+    tried.map_err(late)?
 }
 
 /// The name of who has shown a token.
