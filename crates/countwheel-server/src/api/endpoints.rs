@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::described::{operations, requests};
 use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
-use super::reach::Reach;
+use super::reach::{self, Reach};
 use super::request::{
     Honoured, Query, endpoint_of, invalid_endpoint, json_body, optional_json_body, precondition,
     tested_endpoint_of,
@@ -216,6 +216,7 @@ pub(super) async fn put(
     let condition = precondition(request.headers(), Honoured::Both)?;
     let body = json_body(&app, request).await?;
     let make = |known: &Resources| {
+        reach::demand(known, name.namespace())?;
         let entry = known.endpoint(&name);
         if entry.is_none() {
             let names = known.endpoints_after(None).map(|(name, _)| name.as_str());

@@ -256,9 +256,10 @@ pub(super) async fn remove(
             let token = entry.what.as_deref();
             token.is_some_and(|token| token.namespace.as_ref() == Some(&namespace))
         });
+        let configured = known.queues().map(|(queue, _)| queue.as_str());
         let parts = [
             (used.timers, "timer"),
-            (used.queues, "queue"),
+            (used.queues.max(count_in(configured, name)), "queue"),
             (count_in(endpoints, name), "endpoint"),
             (tokens.count() as u64, "token"),
             (used.jobs, "job"),

@@ -25,7 +25,7 @@ use super::endpoints::{
 use super::json::{self, Field, Kind};
 use super::problem::{Code, Problem};
 use super::purge::PurgeBody;
-use super::reach::Reach;
+use super::reach::{self, Reach};
 use super::reading::{self, Pages};
 use super::request::{Honoured, Query, json_body, precondition, queue_of};
 use super::timers::{read_priority, read_timeout_within};
@@ -307,7 +307,10 @@ pub(super) async fn put(
         keep_placement(&app, &queue, asked.placement).await?;
     }
     quotas::admit_queue(&app, &queue).await?;
-    let make = |known: &Resources| Ok(Some(read(&body, &queue, known, ceilings)?.to_value()));
+    let make = |known: &Resources| {
+        reach::demand(known, queue.namespace())?;
+        Ok(Some(read(&body, &queue, known, ceilings)?.to_value()))
+    };
     let version = |known: &Resources| known.queue(&queue).map(|entry| entry.version);
     let changed = stored::change(&app, &setting, condition, version, "queue", make).await?;
     let known = app.look().await?;

@@ -17,6 +17,7 @@ use super::access::{self, Identity};
 use super::json::Field;
 use super::problem::{Code, Problem};
 use super::request::{invalid_endpoint, text_segment};
+use crate::resources::Resources;
 use crate::resources::endpoint::EndpointName;
 use crate::resources::namespace::{namespace_in, prefix_of};
 
@@ -126,6 +127,15 @@ async fn is_there(app: &App, namespace: &str) -> Result<bool, Problem> {
     }
     Ok(app.resources().await?.namespace(namespace).is_some()
         || app.look().await?.namespace(namespace).is_some())
+}
+
+/// The same of what is known, for a change that is done only if nothing of that has changed.
+///
+/// # Errors
+/// [`Code::NotFound`] if the namespace was removed.
+pub(super) fn demand(known: &Resources, namespace: &str) -> Result<(), Problem> {
+    let is_there = namespace == Namespace::DEFAULT_NAME || known.namespace(namespace).is_some();
+    is_there.then_some(()).ok_or_else(no_such_namespace)
 }
 
 pub(super) fn no_such_namespace() -> Problem {
