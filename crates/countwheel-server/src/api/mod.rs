@@ -869,7 +869,12 @@ async fn around(
         }
         Some(problem) => problem.into_response(),
         // Only OPTIONS asks for it: the whole service, and no path.
-        None if uri.path() == "*" => options(Some(HeaderValue::from_static(ALL_METHODS))),
+        None if uri.path() == "*" && method == Method::OPTIONS => {
+            options(Some(HeaderValue::from_static(ALL_METHODS)))
+        }
+        None if uri.path() == "*" => {
+            Problem::malformed("the target * is one of OPTIONS alone").into_response()
+        }
         None => {
             let asking = Asking::of(&request, &id);
             Asking::within(asking, gated(&app, request, next)).await
