@@ -1134,6 +1134,9 @@ async fn keep_knowing(catalogue: Arc<Catalogue>, flows: Arc<DeliveryLimits>, tim
         tokio::time::sleep(SETTINGS_EVERY).await;
         catalogue.look_at_store(timers.clone()).await;
         flows.look_at_part(&timers);
+        let (here, asking) = (Arc::clone(&catalogue), timers.clone());
+        let asked = tokio::task::spawn_blocking(move || here.confirm(&asking)).await;
+        asked.unwrap_or_else(|error| tracing::error!(%error, "the settings are not asked for"));
     }
 }
 

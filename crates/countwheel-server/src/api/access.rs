@@ -391,6 +391,13 @@ pub(super) fn admit(
     };
     let wanted = wanted.filter(|&it| it != Scope::Metrics || !app.access.open_metrics);
     let admitted = look(app, &known, request, begun_by, wanted)?;
+    let is_of_metrics = wanted.is_none_or(|wanted| wanted == Scope::Metrics);
+    if admitted.token().is_some() && !is_of_pages && !is_of_metrics && app.catalogue.is_stale() {
+        request.extensions_mut().insert(admitted);
+        let detail =
+            "the node does not reach the database, and does not know which tokens were revoked";
+        return Err(Problem::new(Code::StoreUnavailable, detail));
+    }
     if let Some(Err(refused)) = wanted.map(|wanted| admitted.needs(wanted)) {
         // For the log: whoever is refused is known.
         request.extensions_mut().insert(admitted);

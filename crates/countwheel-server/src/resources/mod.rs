@@ -55,6 +55,8 @@ use crate::time::parse_duration;
 const LOOKED_FOR: Duration = Duration::from_millis(20);
 /// The same where a look asks the store: of a process that owns no shard.
 const READ_FOR: Duration = Duration::from_millis(500);
+/// A node that has not reached the store for so long takes no tokens that are stored there.
+const STALE_AFTER: Duration = Duration::from_secs(10);
 /// How long a look at the store may take.
 const LOOKS_FOR: Duration = Duration::from_secs(5);
 /// What the settings of endpoints begin with.
@@ -348,6 +350,8 @@ pub(crate) struct Catalogue {
     known: RwLock<Arc<Resources>>,
     /// When the settings were looked at last. Whoever holds the lock looks.
     looked: Mutex<Option<Instant>>,
+    /// When the store was last known to have nothing newer. `None` where nobody else changes it.
+    confirmed: Mutex<Option<Instant>>,
     /// Tells that what is known is not what was known before.
     changed: watch::Sender<()>,
     vault: Vault,
@@ -378,6 +382,7 @@ impl Catalogue {
         Self {
             known: RwLock::default(),
             looked: Mutex::default(),
+            confirmed: Mutex::default(),
             changed: watch::Sender::new(()),
             vault,
             roots,
@@ -527,6 +532,23 @@ impl Catalogue {
         let catalogue = Arc::clone(self);
         let looked = tokio::task::spawn_blocking(move || catalogue.refresh(&timers)).await;
         looked.unwrap_or_else(|_| self.known())
+    }
+
+    /// Asks the store for what is newer than what is known. Blocks, for as long as the store does not answer.
+    pub(crate) fn confirm(&self, timers: &Timers) {
+        let (now, known) = (self.clock.now(), self.known().version);
+        if let Ok(newer) = timers.stored_settings(known) {
+            if newer.is_some() {
+                self.refresh(timers);
+            }
+            *self.confirmed.lock() = Some(now);
+        }
+    }
+
+    /// Whether other nodes may have changed anything for so long that this one does not know of. Tokens may have been revoked.
+    pub(crate) fn is_stale(&self) -> bool {
+        let confirmed = *self.confirmed.lock();
+        confirmed.is_some_and(|at| self.clock.now().saturating_since(at) > STALE_AFTER)
     }
 
     /// Knows what is stored before the first timer starts, or is given up and asks how long it is kept.

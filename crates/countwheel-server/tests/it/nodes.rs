@@ -469,7 +469,8 @@ fn of_two_changes_of_a_setting_under_one_condition_one_is_done() {
     }
 }
 
-/// Whatever two nodes do at the same time: no token outlives its namespace, and a quota of endpoints is exact.
+/// Whatever two nodes do at the same time: nothing that is configured outlives its namespace, and a quota of
+/// endpoints is exact.
 #[test]
 #[ignore = "needs a PostgreSQL: cargo xtask check nodes"]
 #[expect(
@@ -477,7 +478,7 @@ fn of_two_changes_of_a_setting_under_one_condition_one_is_done() {
     reason = "another process learns of a token"
 )]
 fn what_a_change_has_looked_at_holds_when_it_is_done() {
-    const ROUNDS: usize = 12;
+    const ROUNDS: usize = 45;
     let database = testing::Server::start(&[]).unwrap();
     let nodes = nodes(&database, 2);
     let mut clients: Vec<Client> = nodes.iter().map(Server::client).collect();
@@ -513,8 +514,14 @@ fn what_a_change_has_looked_at_holds_when_it_is_done() {
 
         let token = json!({"name": "x", "scopes": ["write"], "namespace": format!("t-{round}")});
         let token = token.to_string();
-        let (making, removing) = (("POST", "/v1/tokens", &*token), ("DELETE", &*namespace, ""));
-        let answers = at_once(&mut clients, &bearer, [making, removing]);
+        let queue = format!("/v1/queues/t-{round}%2Fq");
+        let making = [
+            ("POST", "/v1/tokens", &*token),
+            ("PUT", &*paths[0], &*endpoint),
+            ("PUT", &*queue, r#"{"priority":1}"#),
+        ];
+        let asked = [making[round % 3], ("DELETE", &*namespace, "")];
+        let answers = at_once(&mut clients, &bearer, asked);
         let statuses = [answers[0].status, answers[1].status];
         assert!(
             [[201, 409], [404, 200]].contains(&statuses),
@@ -586,6 +593,27 @@ fn a_session_begins_and_ends_at_all_nodes() {
     assert_eq!(page.status, 200);
     assert!(login::text(&page).contains("this node alone knows it"));
     assert_eq!(login::with(&nodes[1], &begun).get("/sessions").status, 303);
+
+    // After a while nobody knows which tokens other nodes have revoked. Who watches the nodes watches on.
+    let mut client = nodes[0].client();
+    let bearer = [("authorization", &*format!("Bearer {token}"))];
+    let patience = Patience::of(PATIENCE);
+    loop {
+        let answer = client.send("GET", "/v1/tokens", &bearer, b"");
+        if answer.status == 503 {
+            assert_eq!(answer.problem().1, "store_unavailable");
+            assert!(
+                answer.json()["detail"]
+                    .as_str()
+                    .unwrap()
+                    .contains("revoked")
+            );
+            break;
+        }
+        assert!(!patience.left().is_zero(), "{answer:?}");
+        pause();
+    }
+    assert_eq!(client.send("GET", "/metrics", &bearer, b"").status, 200);
 }
 
 /// Sets timers at both nodes in turn until both refuse, more than a count apart. Says how many were made.
