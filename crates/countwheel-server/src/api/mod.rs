@@ -1241,17 +1241,40 @@ mod tests {
         panic!("a shelf broke");
     }
 
-    #[test]
-    fn a_handler_that_panics_is_a_problem_and_a_line_of_the_log_and_the_service_goes_on() {
+    fn app() -> App {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (store, handler) = (MemoryStore::new(1), |_: &Attempt| Outcome::done());
         let timers = Timers::open(store, handler, Arc::clone(&clock), Config::default());
-        let app = App::new(timers.expect("it is in memory"), clock, None, false);
+        App::new(timers.expect("it is in memory"), clock, None, false)
+    }
+
+    /// HTTP/2 brings it with any method.
+    #[test]
+    fn a_star_is_a_target_of_options_alone() {
+        let mut router = surrounded(Arc::new(app()), Router::new());
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("it is made");
+        for (method, status) in [
+            ("OPTIONS", StatusCode::NO_CONTENT),
+            ("GET", StatusCode::BAD_REQUEST),
+            ("HEAD", StatusCode::BAD_REQUEST),
+            ("POST", StatusCode::BAD_REQUEST),
+            ("DELETE", StatusCode::BAD_REQUEST),
+        ] {
+            let asked = Asked::builder().method(method).uri("*");
+            let asked = asked.header(header::HOST, "localhost").body(Body::empty());
+            let answer = runtime.block_on(router.call(asked.expect("it is a request")));
+            assert_eq!(answer.expect("it answers").status(), status, "{method}");
+        }
+    }
+
+    #[test]
+    fn a_handler_that_panics_is_a_problem_and_a_line_of_the_log_and_the_service_goes_on() {
         let routes = Router::new()
             .route("/breaks", get(async || breaks()))
             .route("/v1/breaks", get(async || breaks()))
             .route("/livez", get(operate::healthz));
-        let mut router = surrounded(Arc::new(app), routes);
+        let mut router = surrounded(Arc::new(app()), routes);
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.expect("it is made");
         let log = Log::default();
