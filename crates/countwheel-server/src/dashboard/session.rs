@@ -1,10 +1,10 @@
 //! Sessions of people who look at the pages: a cookie says which token was shown, and until when that counts.
 //!
-//! The cookie is `<who>.<until>.<nonce>.<mac>`. The store has the nonces of the sessions that count, so that a session ends on all
-//! nodes, and people see which of theirs count; where the store takes no change, one node knows them. The nonce is drawn at each login, so no two logins are one
-//! session. The MAC (HMAC-SHA-256) covers the hash of the token too, so a token that is rotated or revoked ends its sessions. Its
-//! key comes from the first key of the operator, which all nodes have; without one it is drawn, and a session ends with the
-//! process. A cookie without a nonce, as versions before had it, is no session.
+//! The cookie is `<who>.<until>.<nonce>.<mac>`. The store has the nonces of the sessions that count, so that a session ends on
+//! all nodes, and people see which of theirs count; where the store takes no change, one node knows them. The nonce is drawn at
+//! each login, so no two logins are one session. The MAC (HMAC-SHA-256) covers the hash of the token too, so a token that is
+//! rotated or revoked ends its sessions. Its key comes from the first key of the operator, which all nodes have; without one it
+//! is drawn, and a session ends with the process. A cookie without a nonce, as versions before had it, is no session.
 
 use std::collections::BTreeMap;
 use std::fmt;

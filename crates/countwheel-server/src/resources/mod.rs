@@ -538,8 +538,11 @@ impl Catalogue {
     pub(crate) fn confirm(&self, timers: &Timers) {
         let (now, known) = (self.clock.now(), self.known().version);
         if let Ok(newer) = timers.stored_settings(known) {
-            if newer.is_some() {
-                self.refresh(timers);
+            if let Some(newer) = newer {
+                let _looks = self.looked.lock();
+                if newer.version() > self.known().version {
+                    self.learn(timers, &newer);
+                }
             }
             *self.confirmed.lock() = Some(now);
         }
