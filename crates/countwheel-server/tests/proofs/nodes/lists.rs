@@ -1,10 +1,12 @@
 //! Lists and figures over all queues of three nodes: one answer, whichever node is asked.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::{Nodes, asked};
+use super::{Nodes, TTL, asked};
 use crate::harness::process::Server;
-use crate::harness::{turn, wait_until};
+use crate::harness::{now_us, turn, wait_until};
 
 const TIMERS: usize = 300;
 const QUEUES: usize = 5;
@@ -97,8 +99,13 @@ fn lists_and_figures_of_three_nodes_are_of_all() {
 
     // Nobody says the shards of a node that has died until others have them.
     nodes.others[1].kill();
+    let killed = now_us();
     for path in ["/v1/stats", "/v1/stats/due"] {
         let told = asked(&first, "GET", path, None).body;
+        // On a machine that takes so long for an answer, others have them by then.
+        if Duration::from_micros(now_us() - killed) > TTL / 2 {
+            break;
+        }
         assert_eq!((&told["exact"], &told["nodes"]), (&json!(false), &json!(2)));
     }
     let due = asked(&first, "GET", "/v1/stats/due", None).body;
