@@ -121,6 +121,21 @@ pub(crate) struct Entry<T> {
     pub(crate) what: Option<Arc<T>>,
 }
 
+impl<T> Entry<T> {
+    /// What is known, if that is of this version; else what is read.
+    fn of(
+        known: Option<&Self>,
+        version: SettingsVersion,
+        read: impl FnOnce() -> Option<T>,
+    ) -> Self {
+        let known = known.filter(|it| it.version == version).cloned();
+        known.unwrap_or_else(|| Self {
+            version,
+            what: read().map(Arc::new),
+        })
+    }
+}
+
 impl<T> Clone for Entry<T> {
     fn clone(&self) -> Self {
         Self {
@@ -162,28 +177,21 @@ impl Resources {
                 let Ok(name) = EndpointName::new(name) else {
                     continue;
                 };
-                let known = before.endpoints.get(&name);
-                let entry = known.filter(|it| it.version == version).cloned();
-                let entry = entry.unwrap_or_else(|| {
+                let entry = Entry::of(before.endpoints.get(&name), version, || {
                     let read = Endpoint::of_value(&value.value);
                     let opened = read.map(|it| it.open(&name, version, vault, roots));
                     if let Some(Err(reason)) = opened.as_ref().map(|it| &it.means) {
                         tracing::error!(endpoint = %name, %reason, "nothing is delivered there");
                     }
-                    let what = opened.map(Arc::new);
-                    Entry { version, what }
+                    opened
                 });
                 now.endpoints.insert(name, entry);
             } else if let Some(queue) = text.strip_prefix(QUEUE) {
                 let Ok(queue) = QueueName::from_text(queue) else {
                     continue;
                 };
-                let known = before.queues.get(&queue);
-                let entry = known.filter(|it| it.version == version).cloned();
-                let entry = entry.unwrap_or_else(|| {
-                    let what = Queue::of_value(&value.value).map(Arc::new);
-                    Entry { version, what }
-                });
+                let read = || Queue::of_value(&value.value);
+                let entry = Entry::of(before.queues.get(&queue), version, read);
                 now.queues.insert(queue, entry);
             } else if let Some(id) = text.strip_prefix(TOKEN) {
                 now.has_tokens = true;
@@ -200,12 +208,8 @@ impl Resources {
                 let what = StoredNamespace::of_value(&value.value).map(Arc::new);
                 now.namespaces.insert(name.into(), Entry { version, what });
             } else if let Some(who) = text.strip_prefix(SESSIONS) {
-                let known = before.sessions.get(who);
-                let entry = known.filter(|it| it.version == version).cloned();
-                let entry = entry.unwrap_or_else(|| {
-                    let what = StoredSessions::of_value(&value.value).map(Arc::new);
-                    Entry { version, what }
-                });
+                let read = || StoredSessions::of_value(&value.value);
+                let entry = Entry::of(before.sessions.get(who), version, read);
                 now.sessions.insert(who.into(), entry);
             }
         }
