@@ -355,9 +355,7 @@ pub(crate) fn known(app: &App) -> Arc<Resources> {
 
 /// Whether another node may have begun the session of a request a moment ago: only the store could tell.
 pub(super) fn may_be_of_new_session(app: &App, request: &Request<Body>) -> bool {
-    let path = request.uri().path();
-    let wanted = scope_of(request.method(), path);
-    if path != "/logout" && (wanted.is_none() || is_of_api(request)) {
+    if !is_of_pages(request, scope_of(request.method(), request.uri().path())) {
         return false;
     }
     let (headers, now) = (request.headers(), app.clock.timestamp());
@@ -377,7 +375,7 @@ pub(super) fn admit(
     wanted: Option<Scope>,
 ) -> Result<Identity, Problem> {
     let known = known(app);
-    let is_of_pages = request.uri().path() == "/logout" || wanted.is_some() && !is_of_api(request);
+    let is_of_pages = is_of_pages(request, wanted);
     let has_shown = request.headers().contains_key(header::AUTHORIZATION);
     let (session, begun_by) = match is_of_pages && !has_shown {
         true => {
@@ -409,6 +407,11 @@ pub(super) fn admit(
         request.extensions_mut().insert(viewer);
     }
     Ok(admitted)
+}
+
+/// Whether a session counts for the request, which wants that scope.
+fn is_of_pages(request: &Request<Body>, wanted: Option<Scope>) -> bool {
+    request.uri().path() == "/logout" || wanted.is_some() && !is_of_api(request)
 }
 
 /// Whether the request is for programs, which have no sessions.
