@@ -263,53 +263,25 @@ impl Drop for Counted {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use axum::Router;
     use axum::http::header;
     use axum::routing::get;
-    use countwheel_durable::store::MemoryStore;
-    use countwheel_durable::{Attempt, Config, Outcome, Timers};
-    use countwheel_time::SystemClock;
-    use parking_lot::Mutex;
     use tower_service::Service;
 
-    use super::super::{Token, surrounded};
+    use super::super::surrounded;
+    use super::super::tests::{self, Log};
     use super::*;
     use crate::framing::Fault;
 
-    /// A log in memory.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
-
-    impl io::Write for Log {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Log {
-        /// The lines of the access log since the last look, without what is in front of the message.
-        fn lines(&self) -> Vec<String> {
-            let bytes = std::mem::take(&mut *self.0.lock());
-            let text = String::from_utf8(bytes).expect("text");
-            let lines = text.lines().filter_map(|line| line.split_once(TARGET));
-            lines.map(|(_, line)| line[2..].to_owned()).collect()
-        }
+    /// The lines of the access log since the last look, without what is in front of the message.
+    fn lines(log: &Log) -> Vec<String> {
+        let text = log.take();
+        let lines = text.lines().filter_map(|line| line.split_once(TARGET));
+        lines.map(|(_, line)| line[2..].to_owned()).collect()
     }
 
     fn app(token: Option<&str>) -> App {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let (store, handler) = (MemoryStore::new(1), |_: &Attempt| Outcome::done());
-        let timers = Timers::open(store, handler, Arc::clone(&clock), Config::default());
-        let token = token.map(|token| Token::new(token).expect("it is a token"));
-        let app = App::new(timers.expect("it is in memory"), clock, token, false);
-        app.with_access_log(true)
+        tests::app(token).with_access_log(true)
     }
 
     fn asked(path: &str) -> Request<Body> {
@@ -323,12 +295,7 @@ mod tests {
     #[test]
     fn a_request_that_is_given_up_or_refused_before_its_route_has_a_line() {
         let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        let _log = tracing::subscriber::set_default(subscriber);
+        let _heard = log.hears();
         let routes = Router::new()
             .route("/v1/queues/{queue}", get(std::future::pending::<Response>))
             .route("/livez", get(async || ()));
@@ -343,11 +310,11 @@ mod tests {
                 () = tokio::task::yield_now() => {}
             }
         });
-        assert_eq!(log.lines(), Vec::<String>::new());
+        assert_eq!(lines(&log), Vec::<String>::new());
         drop(answering);
-        let lines = log.lines();
-        let [line] = &lines[..] else {
-            panic!("{lines:?}")
+        let found = lines(&log);
+        let [line] = &found[..] else {
+            panic!("{found:?}")
         };
         assert!(line.starts_with("a request was given up request="));
         assert!(line.contains("operation=\"getQueue\"") && line.contains("queue=\"orders\""));
@@ -360,9 +327,9 @@ mod tests {
             asked.extensions_mut().insert(barred);
             let answer = runtime.block_on(router.call(asked)).expect("it answers");
             let status = answer.status().as_u16();
-            let lines = log.lines();
-            let [line] = &lines[..] else {
-                panic!("{lines:?}")
+            let found = lines(&log);
+            let [line] = &found[..] else {
+                panic!("{found:?}")
             };
             assert!(line.starts_with("a request was answered request="));
             assert!(line.contains(&format!(" status={status} ")), "{line}");
@@ -371,7 +338,7 @@ mod tests {
         }
         let answer = runtime.block_on(router.call(asked("/livez")));
         assert_eq!(answer.expect("it answers").status(), 200);
-        assert_eq!(log.lines(), Vec::<String>::new());
+        assert_eq!(lines(&log), Vec::<String>::new());
     }
 
     #[test]

@@ -1219,12 +1219,31 @@ mod tests {
     use countwheel_durable::{Attempt, Config, Outcome};
     use countwheel_time::SystemClock;
     use tower_service::Service;
+    use tracing::subscriber::DefaultGuard;
 
     use super::*;
 
     /// A log in memory.
     #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<u8>>>);
+    pub(super) struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Log {
+        /// Takes the lines of this thread from now on.
+        pub(super) fn hears(&self) -> DefaultGuard {
+            let writer = self.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_writer(move || writer.clone())
+                .finish();
+            tracing::subscriber::set_default(subscriber)
+        }
+
+        /// What it has, which is gone then.
+        pub(super) fn take(&self) -> String {
+            let bytes = std::mem::take(&mut *self.0.lock());
+            String::from_utf8(bytes).expect("text")
+        }
+    }
 
     impl io::Write for Log {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -1241,17 +1260,19 @@ mod tests {
         panic!("a shelf broke");
     }
 
-    fn app() -> App {
+    /// A service in memory.
+    pub(super) fn app(token: Option<&str>) -> App {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let (store, handler) = (MemoryStore::new(1), |_: &Attempt| Outcome::done());
         let timers = Timers::open(store, handler, Arc::clone(&clock), Config::default());
-        App::new(timers.expect("it is in memory"), clock, None, false)
+        let token = token.map(|token| Token::new(token).expect("it is a token"));
+        App::new(timers.expect("it is in memory"), clock, token, false)
     }
 
     /// HTTP/2 brings it with any method.
     #[test]
     fn a_star_is_a_target_of_options_alone() {
-        let mut router = surrounded(Arc::new(app()), Router::new());
+        let mut router = surrounded(Arc::new(app(None)), Router::new());
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.expect("it is made");
         for (method, status) in [
@@ -1274,16 +1295,11 @@ mod tests {
             .route("/breaks", get(async || breaks()))
             .route("/v1/breaks", get(async || breaks()))
             .route("/livez", get(operate::healthz));
-        let mut router = surrounded(Arc::new(app()), routes);
+        let mut router = surrounded(Arc::new(app(None)), routes);
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.expect("it is made");
         let log = Log::default();
-        let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        let _log = tracing::subscriber::set_default(subscriber);
+        let _heard = log.hears();
         for (path, status) in [
             ("/breaks", StatusCode::INTERNAL_SERVER_ERROR),
             ("/livez", StatusCode::OK),
@@ -1307,7 +1323,7 @@ mod tests {
             assert_eq!(body["code"], "internal");
             assert!(!body.to_string().contains("shelf"), "{body}");
         }
-        let log = String::from_utf8(log.0.lock().clone()).expect("text");
+        let log = log.take();
         let lines = log.lines().filter(|line| {
             line.contains("a request handler panicked") && line.contains("a shelf broke")
         });
